@@ -1,0 +1,1 @@
+//! One file for each command: its flags and what it does.

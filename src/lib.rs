@@ -1,0 +1,5 @@
+//! The commands of `postonce`, and the private Postgres that the demo and the
+//! tests start.
+
+pub mod args;
+pub mod commands;
