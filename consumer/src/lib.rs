@@ -1,1 +1,4 @@
-//! Postonce.
+//! From topic to ledger.
+
+pub mod database;
+pub mod error;

@@ -75,7 +75,8 @@ struct Sample {
     value_hex: Option<String>,
     code: Option<String>,
     place: Option<String>,
-    schema: bool,
+    /// `null`: JSON readers differ on these bytes before a schema sees them.
+    schema: Option<bool>,
 }
 
 impl Sample {
@@ -118,10 +119,10 @@ fn the_json_schema_agrees_with_the_parser() {
     let (mut accepted, mut refused) = (0, 0);
     for sample in samples() {
         // Where the bytes are no JSON at all, a schema has nothing to say.
-        let Ok(value) = serde_json::from_slice::<serde_json::Value>(&sample.bytes()) else { continue };
-        assert_eq!(validator.is_valid(&value), sample.schema, "{}", sample.name);
-        assert!(sample.code.is_some() || sample.schema, "{}: the parser accepts what the schema refuses", sample.name);
-        *(if sample.schema { &mut accepted } else { &mut refused }) += 1;
+        let (Ok(value), Some(says)) = (serde_json::from_slice(&sample.bytes()), sample.schema) else { continue };
+        assert_eq!(validator.is_valid(&value), says, "{}", sample.name);
+        assert!(sample.code.is_some() || says, "{}: the parser accepts what the schema refuses", sample.name);
+        *(if says { &mut accepted } else { &mut refused }) += 1;
     }
     assert!(accepted > 20 && refused > 20, "{accepted} accepted, {refused} refused");
 }
