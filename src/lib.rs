@@ -2,4 +2,6 @@
 //! tests start.
 
 pub mod args;
+pub mod child_process;
 pub mod commands;
+pub mod private_postgres;
