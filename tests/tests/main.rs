@@ -1,1 +1,29 @@
-fn main() {}
+//! The tests on real parts: one program with a main of its own, so that broker
+//! and server start once for a run, and stop at its end whatever happened.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::as_conversions,
+    reason = "in a test a panic is the report of a failure"
+)]
+
+mod parts;
+
+use libtest_mimic::{Arguments, run};
+
+/// Each test keeps a consumer, the broker and the server busy; more of them at
+/// once only wait for each other on a small machine.
+const THREADS: usize = 2;
+
+fn main() {
+    if std::env::var_os(parts::HOLD).is_some() {
+        return parts::hold_until_killed();
+    }
+    let mut arguments = Arguments::from_args();
+    arguments.test_threads = arguments.test_threads.or(Some(THREADS));
+    let tests = [parts::tests()].into_iter().flatten().collect();
+    let conclusion = run(&arguments, tests);
+    postonce_tests::stop_parts();
+    conclusion.exit();
+}
