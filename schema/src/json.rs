@@ -86,7 +86,9 @@ impl<'de, S: AsRef<str>> DeserializeSeed<'de> for NameSeed<'_, S> {
     type Value = Option<usize>;
 
     fn deserialize<D: Deserializer<'de>>(self, json: D) -> Result<Self::Value, D::Error> {
-        json.deserialize_str(self)
+        // As bytes, serde_json lets a lone surrogate pass: the name of a member that
+        // is not read refuses no event.
+        json.deserialize_bytes(self)
     }
 }
 
@@ -97,8 +99,8 @@ impl<S: AsRef<str>> Visitor<'_> for NameSeed<'_, S> {
         f.write_str("a key")
     }
 
-    fn visit_str<E>(self, key: &str) -> Result<Self::Value, E> {
-        Ok(self.0.iter().position(|name| name.as_ref() == key))
+    fn visit_bytes<E>(self, key: &[u8]) -> Result<Self::Value, E> {
+        Ok(self.0.iter().position(|name| name.as_ref().as_bytes() == key))
     }
 }
 
