@@ -26,7 +26,7 @@ const BINARY: Places =
 /// else `ce_specversion` is binary mode, else the message is plain.
 pub fn mode(headers: &[Header<'_>]) -> Result<Mode, Reject> {
     const PREFIX: &str = "application/cloudevents";
-    let content_type = headers.iter().rev().find(|header| header.name == "content-type");
+    let content_type = headers.iter().rev().find(|header| header.name == b"content-type");
     let content_type = content_type.and_then(|header| header.value).unwrap_or_default();
     let content_type = String::from_utf8_lossy(content_type).trim().to_ascii_lowercase();
     if let Some(rest) = content_type.strip_prefix(PREFIX) {
@@ -38,7 +38,7 @@ pub fn mode(headers: &[Header<'_>]) -> Result<Mode, Reject> {
             }),
         };
     }
-    let binary = headers.iter().any(|header| header.name == "ce_specversion");
+    let binary = headers.iter().any(|header| header.name == b"ce_specversion");
     Ok(if binary { Mode::Binary } else { Mode::Plain })
 }
 
@@ -85,7 +85,7 @@ pub(crate) fn binary<'a>(text: &'a str, headers: &[Header<'a>]) -> Result<Envelo
 /// A header that is read must stand once, with a text.
 fn attribute<'a>(headers: &[Header<'a>], name: &str) -> Result<Option<Cow<'a, str>>, Reject> {
     let at = || format!("header:{name}");
-    let mut found = headers.iter().filter(|header| header.name == name);
+    let mut found = headers.iter().filter(|header| header.name == name.as_bytes());
     let first = found.next();
     if found.next().is_some() {
         return Err(Reject::RepeatedHeader { at: at() });
@@ -112,7 +112,7 @@ mod tests {
 
     #[test]
     fn the_content_type_decides_first() {
-        let header = |name, value: &'static str| Header { name, value: Some(value.as_bytes()) };
+        let header = |name: &'static str, value: &'static str| Header { name: name.as_bytes(), value: Some(value.as_bytes()) };
         let binary = header("ce_specversion", "1.0");
         assert_eq!(mode(&[]), Ok(Mode::Plain));
         assert_eq!(mode(&[header("content-type", "application/json")]), Ok(Mode::Plain));

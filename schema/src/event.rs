@@ -19,10 +19,10 @@ pub const MAX_RESOURCE_BYTES: usize = 255;
 
 /// A Kafka message as far as an event is in it.
 #[derive(Clone, Copy, Debug)]
-pub struct Message<'a> {
+pub struct Message<'h, 'a> {
     /// `None` is a tombstone.
     pub value: Option<&'a [u8]>,
-    pub headers: &'a [Header<'a>],
+    pub headers: &'h [Header<'a>],
     /// The message's Kafka timestamp, in milliseconds since 1970.
     pub timestamp: Option<i64>,
 }
@@ -30,7 +30,8 @@ pub struct Message<'a> {
 /// One header of a Kafka message.
 #[derive(Clone, Copy, Debug)]
 pub struct Header<'a> {
-    pub name: &'a str,
+    /// Kafka asks for UTF-8 but no broker checks it.
+    pub name: &'a [u8],
     /// `None` is a null value.
     pub value: Option<&'a [u8]>,
 }
@@ -99,7 +100,7 @@ impl Decoder {
     }
 
     /// Reads one message.
-    pub fn decode<'a>(&'a self, message: Message<'a>) -> Result<Event<'a>, Reject> {
+    pub fn decode<'a>(&'a self, message: Message<'_, 'a>) -> Result<Event<'a>, Reject> {
         let text = text_of(message.value)?;
         let envelope = match cloudevents::mode(message.headers)? {
             Mode::Plain => plain(text)?,

@@ -9,7 +9,7 @@ fn decoder() -> Decoder {
     decoder
 }
 
-fn message(value: &[u8]) -> Message<'_> {
+fn message(value: &[u8]) -> Message<'_, '_> {
     Message { value: Some(value), headers: &[], timestamp: None }
 }
 
@@ -145,7 +145,7 @@ fn cloudevents_are_the_same_events() {
     let samples: Vec<CloudEvent> = serde_json::from_str(include_str!("../testdata/cloudevents.json")).expect("JSON");
     for sample in &samples {
         let headers: Vec<Header<'_>> =
-            sample.headers.iter().map(|(name, value)| Header { name, value: Some(value.as_bytes()) }).collect();
+            sample.headers.iter().map(|(name, value)| Header { name: name.as_bytes(), value: Some(value.as_bytes()) }).collect();
         let read = decoder.decode(Message { value: Some(sample.value.as_bytes()), headers: &headers, timestamp: None });
         let code = read.as_ref().err().map(|reject| reject.code().to_owned());
         assert_eq!(code, sample.code, "{}: {read:?}", sample.name);
@@ -163,6 +163,8 @@ fn cloudevents_are_the_same_events() {
 #[test]
 fn limits_of_size_and_clock() {
     let decoder = decoder();
+    let tombstone = Message { value: None, headers: &[], timestamp: None };
+    assert_eq!(decoder.decode(tombstone).expect_err("refused").code(), "empty");
     let padded = |bytes: usize| format!("{}{PAID}", " ".repeat(bytes - PAID.len()));
     assert!(decoder.decode(message(padded(MAX_MESSAGE_BYTES).as_bytes())).is_ok());
     let reject = decoder.decode(message(padded(MAX_MESSAGE_BYTES + 1).as_bytes())).expect_err("too large");

@@ -1,0 +1,111 @@
+//! The transaction: a batch becomes rows, the offset moves with them.
+//!
+//! ```text
+//! 1 read       the resources of the batch, without locks
+//! 2 look up    the ids of those events that are not greater than their resource
+//! 3 decide     in memory; from here on nothing may be refused
+//! 4 write      events, resources (compare-and-set), accounts, postings, what is set aside
+//! 5 balances   hot rows: late and short
+//! 6 batch      one outcome for each offset, both chains
+//! 7 fence      last: only the owner of the streams may commit
+//! 8 commit
+//! ```
+//!
+//! Every step writes in the order of its key, so two workers never wait for each
+//! other in a circle. Nothing is visible until all of it is committed.
+
+use crate::batch::{Advance, Batch, advance};
+use crate::claim::Claim;
+use crate::decide::{Decision, decide, not_greater};
+use crate::failure::Failure;
+use crate::message::Outcome;
+use crate::store::{KnownAccounts, Transaction};
+use postonce_schema::{Rules, StreamId};
+use sqlx::PgConnection;
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+/// What a committed batch has done.
+#[derive(Debug, Default)]
+pub struct Applied {
+    /// The claims as they stand now.
+    pub claims: Vec<Claim>,
+    pub outcomes: BTreeMap<Outcome, u64>,
+    pub rejected: BTreeMap<&'static str, u64>,
+    pub postings: usize,
+    /// How long each step took.
+    pub steps: Vec<(&'static str, Duration)>,
+}
+
+/// Applies one batch. On a failure nothing of it is left behind.
+pub async fn apply(
+    connection: &mut PgConnection,
+    accounts: &mut KnownAccounts,
+    rules: &Rules,
+    claims: &BTreeMap<StreamId, Claim>,
+    batch: &Batch<'_, '_>,
+) -> Result<Applied, Failure> {
+    let mut clock = Clock::start();
+    let arrivals = batch.arrivals();
+    let mut transaction = Transaction::begin(connection).await?;
+
+    let held = transaction.read_resources(&arrivals, rules).await?;
+    clock.step("read");
+    let known = transaction.look_up(not_greater(&arrivals, &held)).await?;
+    clock.step("look_up");
+    let decision = decide(&arrivals, held, known);
+    let advances = advance(batch, &decision, claims)?;
+    clock.step("decide");
+
+    // From here on nothing may be refused.
+    transaction.write_events(&decision.events).await?;
+    clock.step("events");
+    transaction.write_resources(&decision.resources).await?;
+    clock.step("resources");
+    let new_accounts = transaction.write_accounts(&decision.postings, accounts).await?;
+    transaction.write_postings(&decision.postings).await?;
+    clock.step("postings");
+    transaction.set_aside(&batch.set_aside(), &decision.conflicts, &decision.incidents).await?;
+    clock.step("set_aside");
+    transaction.add_to_balances(&decision.postings).await?;
+    clock.step("balances");
+    transaction.write_batches(&advances).await?;
+    clock.step("batch");
+    transaction.fence(&advances, rules).await?;
+    clock.step("fence");
+    transaction.commit().await?;
+    clock.step("commit");
+
+    accounts.learn(new_accounts);
+    Ok(applied(batch, &decision, advances, clock))
+}
+
+fn applied(batch: &Batch<'_, '_>, decision: &Decision<'_, '_>, advances: Vec<Advance>, clock: Clock) -> Applied {
+    let mut applied = Applied { postings: decision.postings.len(), steps: clock.steps, ..Applied::default() };
+    for (_, outcome) in &decision.outcomes {
+        *applied.outcomes.entry(*outcome).or_default() += 1;
+    }
+    for reject in batch.received.iter().filter_map(|received| received.decoded.as_ref().err()) {
+        *applied.outcomes.entry(Outcome::Rejected).or_default() += 1;
+        *applied.rejected.entry(reject.code()).or_default() += 1;
+    }
+    applied.claims = advances.into_iter().map(|advance| advance.after).collect();
+    applied
+}
+
+struct Clock {
+    last: Instant,
+    steps: Vec<(&'static str, Duration)>,
+}
+
+impl Clock {
+    fn start() -> Self {
+        Self { last: Instant::now(), steps: Vec::with_capacity(11) }
+    }
+
+    fn step(&mut self, name: &'static str) {
+        let now = Instant::now();
+        self.steps.push((name, now - self.last));
+        self.last = now;
+    }
+}

@@ -1,0 +1,153 @@
+//! What is waiting in Kafka, read once, and how far it brings each stream.
+
+use crate::chain::{BatchHash, Hash, Parts};
+use crate::claim::Claim;
+use crate::decide::{Arrival, Decision};
+use crate::message::{At, Decoded, Message, Outcome};
+use crate::outcomes::{OffsetGoneBack, Outcomes};
+use crate::rows;
+use postonce_schema::{Decoder, Reject, StreamId};
+use std::collections::{BTreeMap, HashMap};
+
+/// A message with what can be said of it without a database.
+pub struct Received<'a> {
+    pub message: Message<'a>,
+    pub parts: Parts,
+    pub decoded: Decoded<'a>,
+}
+
+impl<'a> Received<'a> {
+    /// The bytes become an event or a rejection, here and nowhere else.
+    pub fn read(message: Message<'a>, decoder: &'a Decoder) -> Self {
+        let parts = Parts::of(&message);
+        let Message { value, timestamp, .. } = message;
+        let decoded = decoder.decode(postonce_schema::Message { value, headers: &message.headers, timestamp });
+        Self { message, parts, decoded }
+    }
+
+    /// Replaces the event by a rejection that is Postonce's own fault.
+    pub fn reject(&mut self, why: String) {
+        self.decoded = Err(Reject::Internal { why });
+    }
+}
+
+/// A run of messages that becomes one transaction.
+pub struct Batch<'b, 'a> {
+    pub received: &'b [Received<'a>],
+    /// Where the Kafka client stands in each stream once these messages are through:
+    /// past them it has seen nothing but transaction markers and aborted messages.
+    pub positions: &'b HashMap<StreamId, i64>,
+}
+
+/// Refused messages, one for each content and code.
+pub struct SetAside<'b, 'a> {
+    pub hash: Hash,
+    pub reject: &'b Reject,
+    pub message: &'b Message<'a>,
+    pub last: At,
+    pub times: i64,
+}
+
+impl<'b, 'a> Batch<'b, 'a> {
+    /// The messages that brought an event.
+    pub fn arrivals(&self) -> Vec<Arrival<'b, 'a>> {
+        let arrival = |received: &'b Received<'a>| {
+            let event = received.decoded.as_ref().ok()?;
+            Some(Arrival { message: &received.message, event })
+        };
+        self.received.iter().filter_map(arrival).collect()
+    }
+
+    /// The messages that brought none, in the order of their key in `quarantine`, so
+    /// that two workers with the same poison cannot wait for each other in a circle.
+    pub fn set_aside(&self) -> Vec<SetAside<'b, 'a>> {
+        let mut found: BTreeMap<(Hash, &'static str), SetAside<'b, 'a>> = BTreeMap::new();
+        for received in self.received {
+            let (Err(reject), message) = (&received.decoded, &received.message) else { continue };
+            let hash = received.parts.content();
+            found
+                .entry((hash, reject.code()))
+                .and_modify(|seen| (seen.last, seen.times) = (message.at, seen.times + 1))
+                .or_insert(SetAside { hash, reject, message, last: message.at, times: 1 });
+        }
+        found.into_values().collect()
+    }
+}
+
+/// How far a batch brings one stream.
+pub struct Advance {
+    /// As the claim stood: what the fence compares.
+    pub before: Claim,
+    /// As it stands after the commit.
+    pub after: Claim,
+    pub outcomes: Outcomes,
+}
+
+/// Brings every stream of the batch forward, each offset with its outcome, both
+/// chains with it.
+pub fn advance(
+    batch: &Batch<'_, '_>,
+    decision: &Decision<'_, '_>,
+    claims: &BTreeMap<StreamId, Claim>,
+) -> Result<Vec<Advance>, OffsetGoneBack> {
+    let mut streams: BTreeMap<StreamId, (Outcomes, Hash)> = BTreeMap::new();
+    for claim in claims.values() {
+        streams.insert(claim.stream, (Outcomes::from_offset(claim.next_offset), claim.message_chain));
+    }
+    let mut judged = decision.outcomes.iter();
+    for received in batch.received {
+        let outcome = match &received.decoded {
+            Err(_) => Outcome::Rejected,
+            Ok(_) => judged.next().map_or(Outcome::Rejected, |(_, outcome)| *outcome),
+        };
+        let At { stream, offset } = received.message.at;
+        let Some((outcomes, chain)) = streams.get_mut(&stream) else {
+            debug_assert!(false, "a message of a stream that is not claimed");
+            continue;
+        };
+        outcomes.push(offset, outcome)?;
+        *chain = received.parts.link(*chain, offset);
+    }
+    let mut rows = canonical_rows(decision);
+    let mut advances = Vec::new();
+    for (stream, (mut outcomes, message_chain)) in streams {
+        let position = batch.positions.get(&stream).copied().unwrap_or_default();
+        outcomes.skip_to(position.max(outcomes.next_offset()))?;
+        let before = claims[&stream].clone();
+        if outcomes.next_offset() > before.next_offset {
+            let rows = rows.remove(&stream).unwrap_or_default();
+            advances.push(Advance { after: after(&before, &outcomes, message_chain, &rows), before, outcomes });
+        }
+    }
+    Ok(advances)
+}
+
+fn after(before: &Claim, outcomes: &Outcomes, message_chain: Hash, rows: &[u8]) -> Claim {
+    let batch_seq = before.batch_seq + 1;
+    let offsets = (before.next_offset, outcomes.next_offset());
+    let stream = before.stream.as_i64();
+    let mut hash = BatchHash::new(before.batch_chain, stream, batch_seq, offsets, outcomes.bytes(), message_chain);
+    hash.row(rows);
+    Claim { next_offset: outcomes.next_offset(), batch_seq, message_chain, batch_chain: hash.finish(), ..before.clone() }
+}
+
+/// For each stream: its events and conflicts by offset, then its postings by
+/// offset and line. That is the order in which they were decided.
+fn canonical_rows(decision: &Decision<'_, '_>) -> HashMap<StreamId, Vec<u8>> {
+    let mut accepted: Vec<(At, Option<Outcome>, &Arrival<'_, '_>)> = Vec::new();
+    accepted.extend(decision.events.iter().map(|(arrival, outcome)| (arrival.message.at, Some(*outcome), arrival)));
+    accepted.extend(decision.conflicts.iter().map(|arrival| (arrival.message.at, None, arrival)));
+    accepted.sort_by_key(|(at, _, _)| *at);
+    let mut rows: HashMap<StreamId, Vec<u8>> = HashMap::new();
+    for (at, outcome, arrival) in accepted {
+        let out = rows.entry(at.stream).or_default();
+        match outcome {
+            Some(outcome) => rows::canonical_event(arrival, outcome, out),
+            None => rows::canonical_conflict(arrival, out),
+        }
+    }
+    for posting in &decision.postings {
+        rows::canonical_posting(posting, rows.entry(posting.at.stream).or_default());
+    }
+    rows
+}

@@ -1,0 +1,298 @@
+//! What each event does to the ledger: pure, no I/O.
+//!
+//! A resource's state is the greatest event seen by (rank, updatedAt, place in the
+//! list of states, fingerprint). An event that is greater becomes the state, and
+//! the ledger posts position(new) − position(old). Whatever the order of arrival,
+//! the sum telescopes to the position of the greatest.
+//!
+//! Below the call of [`decide`] nothing may be refused.
+
+use crate::message::{At, Message, Outcome};
+use postonce_schema::{Event, EventId, Facts, Fingerprint, Kind, Position, PostingAmount, ResourceId, Rules, State, Timestamp, Version};
+use std::collections::HashMap;
+
+/// How an event ranks among those of its resource. Two that are equal here are
+/// the same event id; between their contents the fingerprint decides.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Standing {
+    pub rank: u16,
+    pub updated_at: Timestamp,
+    pub place: u16,
+}
+
+/// The state in which a resource is held.
+#[derive(Clone, Debug)]
+pub struct Held<'a> {
+    /// One more with each change, from 1 on.
+    pub revision: i64,
+    pub version: &'a Version,
+    pub kind: &'a Kind,
+    pub state: &'a State,
+    pub updated_at: Timestamp,
+    pub facts: Facts<'a>,
+}
+
+/// A state in the database that the rules at hand cannot read: the rules of a
+/// version in use are frozen, so this is damage and never an event's fault.
+#[derive(Debug, thiserror::Error)]
+#[error("resource {resource:?} is held in {kind}.{state} under rules version {version}: {why}")]
+pub struct UnreadableState {
+    pub resource: ResourceId,
+    pub kind: String,
+    pub state: String,
+    pub version: i32,
+    pub why: String,
+}
+
+/// The fingerprints known for event ids: that of the first arrival and those of
+/// its conflicts.
+pub type Known = HashMap<EventId, Vec<Fingerprint>>;
+
+/// An event that is to be judged, with the message that brought it.
+#[derive(Clone, Debug)]
+pub struct Arrival<'b, 'a> {
+    pub message: &'b Message<'a>,
+    pub event: &'b Event<'a>,
+}
+
+/// What is to be written for a batch.
+#[derive(Debug, Default)]
+pub struct Decision<'b, 'a> {
+    /// The outcome of each arrival, in their order.
+    pub outcomes: Vec<(At, Outcome)>,
+    /// New dedup rows: posted, noted and superseded events.
+    pub events: Vec<(Arrival<'b, 'a>, Outcome)>,
+    /// The last state of each resource that changed.
+    pub resources: HashMap<ResourceId, Change<'b, 'a>>,
+    pub postings: Vec<Posting>,
+    pub conflicts: Vec<Arrival<'b, 'a>>,
+    pub incidents: Vec<Incident<'b, 'a>>,
+}
+
+/// A resource's change in this batch.
+#[derive(Debug)]
+pub struct Change<'b, 'a> {
+    /// The revision that was read, `None` if the resource was absent.
+    pub read_as: Option<i64>,
+    pub revision: i64,
+    pub to: Arrival<'b, 'a>,
+}
+
+/// One posting and its name: (stream, offset, line).
+#[derive(Debug, Clone)]
+pub struct Posting {
+    pub at: At,
+    pub line: i16,
+    pub effective_at: Timestamp,
+    pub posting: PostingAmount,
+}
+
+/// Something accepted that a person should look at.
+#[derive(Debug)]
+pub struct Incident<'b, 'a> {
+    pub code: IncidentCode,
+    pub arrival: Arrival<'b, 'a>,
+    pub detail: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum IncidentCode {
+    /// The same id with another content.
+    Conflict,
+    /// A state of lower rank is later in time: perhaps the resource went back.
+    Regression,
+    /// The same state again, with other money.
+    Restatement,
+}
+
+impl IncidentCode {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Conflict => "conflict",
+            Self::Regression => "regression",
+            Self::Restatement => "restatement",
+        }
+    }
+}
+
+impl Standing {
+    pub fn of(event: &Event<'_>) -> Self {
+        Self { rank: event.state.rank, updated_at: event.updated_at, place: event.state.place }
+    }
+}
+
+impl<'a> Held<'a> {
+    pub fn standing(&self) -> Standing {
+        Standing { rank: self.state.rank, updated_at: self.updated_at, place: self.state.place }
+    }
+
+    /// Finds the names that the database holds in the rules.
+    pub fn from_names(
+        rules: &'a Rules,
+        resource: ResourceId,
+        (kind, state, version): (&str, &str, i32),
+        (revision, updated_at): (i64, Timestamp),
+        facts: &str,
+    ) -> Result<Self, UnreadableState> {
+        let unreadable = |why: String| UnreadableState {
+            resource,
+            kind: kind.to_owned(),
+            state: state.to_owned(),
+            version,
+            why,
+        };
+        let found = rules.version(version).ok_or_else(|| unreadable("the rules file has no such version".to_owned()))?;
+        let held = found.kind(kind).and_then(|kind| Some((kind, kind.state(state)?)));
+        let (kind, state) = held.ok_or_else(|| unreadable("the rules have no such state".to_owned()))?;
+        let facts = Facts::from_json(kind, facts).map_err(|reject| unreadable(reject.to_string()))?.into_owned();
+        Ok(Self { revision, version: found, kind, state, updated_at, facts })
+    }
+}
+
+/// The arrivals that must be looked up in the database: those that are not greater
+/// than their resource's state. A greater one is provably unseen, for if it had
+/// been seen the state would be at least as great.
+pub fn not_greater<'n, 'b, 'a>(
+    arrivals: &'n [Arrival<'b, 'a>],
+    held: &'n HashMap<ResourceId, Held<'a>>,
+) -> impl Iterator<Item = &'b Event<'a>> + 'n {
+    arrivals
+        .iter()
+        .filter(|arrival| {
+            held.get(&arrival.event.resource_id).is_some_and(|held| Standing::of(arrival.event) <= held.standing())
+        })
+        .map(|arrival| arrival.event)
+}
+
+/// Judges the arrivals in their order, against the states and ids that are known.
+pub fn decide<'b, 'a: 'b>(
+    arrivals: &[Arrival<'b, 'a>],
+    held: HashMap<ResourceId, Held<'a>>,
+    known: Known,
+) -> Decision<'b, 'a> {
+    let mut judge = Judge { held, known, read_as: HashMap::new(), decision: Decision::default() };
+    for arrival in arrivals {
+        let outcome = judge.arrival(arrival);
+        judge.decision.outcomes.push((arrival.message.at, outcome));
+    }
+    judge.decision
+}
+
+struct Judge<'b, 'a> {
+    held: HashMap<ResourceId, Held<'a>>,
+    known: Known,
+    read_as: HashMap<ResourceId, Option<i64>>,
+    decision: Decision<'b, 'a>,
+}
+
+impl<'b, 'a: 'b> Judge<'b, 'a> {
+    fn arrival(&mut self, arrival: &Arrival<'b, 'a>) -> Outcome {
+        let event = arrival.event;
+        let held = self.held.get(&event.resource_id).map(Held::standing);
+        let greater = held.is_none_or(|held| Standing::of(event) > held);
+        let outcome = match self.known.get(&event.id) {
+            Some(seen) if seen.contains(&event.fingerprint) => return Outcome::Duplicate,
+            Some(seen) => {
+                // Of two contents the greater fingerprint stands, so that every order of
+                // arrival ends alike; it matters only where the id is the resource's state.
+                let stands = held == Some(Standing::of(event)) && seen.iter().all(|other| event.fingerprint > *other);
+                self.conflict(arrival, stands);
+                if stands {
+                    self.become_state(arrival);
+                }
+                Outcome::Conflict
+            }
+            None if greater => {
+                self.compare_with_held(arrival);
+                if self.become_state(arrival) { Outcome::Posted } else { Outcome::Noted }
+            }
+            None => {
+                self.superseded(arrival);
+                Outcome::Superseded
+            }
+        };
+        if outcome != Outcome::Conflict {
+            self.decision.events.push((arrival.clone(), outcome));
+        }
+        self.known.entry(event.id).or_default().push(event.fingerprint);
+        outcome
+    }
+
+    /// Moves the resource to this event and posts the difference. Whether money moved.
+    fn become_state(&mut self, arrival: &Arrival<'b, 'a>) -> bool {
+        let event = arrival.event;
+        let before = self.held.get(&event.resource_id);
+        let held_position = before.map(|held| Position::of(held.state, &held.facts)).unwrap_or_default();
+        let postings = Position::of(event.state, &event.facts).minus(held_position);
+        let moved = !postings.is_empty();
+        for (line, posting) in (0..).zip(postings) {
+            self.decision.postings.push(Posting { at: arrival.message.at, line, effective_at: event.updated_at, posting });
+        }
+        let revision = before.map_or(0, |held| held.revision);
+        let read_as = *self.read_as.entry(event.resource_id).or_insert((revision > 0).then_some(revision));
+        let revision = revision + 1;
+        self.decision.resources.insert(event.resource_id, Change { read_as, revision, to: arrival.clone() });
+        let held = Held {
+            revision,
+            version: event.version,
+            kind: event.kind,
+            state: event.state,
+            updated_at: event.updated_at,
+            facts: event.facts.clone(),
+        };
+        self.held.insert(event.resource_id, held);
+        moved
+    }
+
+    /// What a person should know when this event becomes the state.
+    fn compare_with_held(&mut self, arrival: &Arrival<'b, 'a>) {
+        let event = arrival.event;
+        let Some(held) = self.held.get(&event.resource_id) else {
+            return;
+        };
+        let regression = (held.state.rank < event.state.rank && held.updated_at > event.updated_at).then(|| {
+            format!(
+                "{} of {} outranks {}.{} of {}, which is later in time",
+                event.type_name(), event.updated_at, held.kind.name, held.state.name, held.updated_at
+            )
+        });
+        let restated = held.state.name == event.state.name
+            && Position::of(event.state, &event.facts) != Position::of(held.state, &held.facts);
+        let restatement = restated
+            .then(|| format!("{} of {} restates that of {}", event.type_name(), event.updated_at, held.updated_at));
+        for (code, detail) in [(IncidentCode::Regression, regression), (IncidentCode::Restatement, restatement)] {
+            if let Some(detail) = detail {
+                self.incident(code, arrival, detail);
+            }
+        }
+    }
+
+    fn superseded(&mut self, arrival: &Arrival<'b, 'a>) {
+        let event = arrival.event;
+        let Some(held) = self.held.get(&event.resource_id) else {
+            return;
+        };
+        if event.state.rank < held.state.rank && event.updated_at > held.updated_at {
+            let detail = format!(
+                "{} of {} is later in time than {}.{} of {}, which outranks it and stands",
+                event.type_name(), event.updated_at, held.kind.name, held.state.name, held.updated_at
+            );
+            self.incident(IncidentCode::Regression, arrival, detail);
+        }
+    }
+
+    fn conflict(&mut self, arrival: &Arrival<'b, 'a>, stands: bool) {
+        let verdict = if stands { "this one stands" } else { "the other one stands" };
+        let detail = format!("{} has arrived with another content; {verdict}", arrival.event.id);
+        self.incident(IncidentCode::Conflict, arrival, detail);
+        self.decision.conflicts.push(arrival.clone());
+    }
+
+    fn incident(&mut self, code: IncidentCode, arrival: &Arrival<'b, 'a>, detail: String) {
+        self.decision.incidents.push(Incident { code, arrival: arrival.clone(), detail });
+    }
+}
+
+#[cfg(test)]
+#[path = "decide_tests.rs"]
+mod tests;

@@ -1,0 +1,389 @@
+//! All SQL of the transaction, and of claiming the streams that it advances.
+//!
+//! The transaction runs READ COMMITTED. Every statement touches its rows in the
+//! order of their key: two workers that meet on some rows then wait for each other
+//! in one direction only.
+
+use crate::batch::{Advance, SetAside};
+use crate::chain::encode_headers;
+use crate::decide::{Arrival, Change, Held, Incident, Known, Posting};
+use crate::failure::{Failure, Race};
+use crate::message::Outcome;
+use crate::rows::{CopyBinary, from_postgres_micros, postgres_micros};
+use postonce_schema::{Account, AccountId, Event, EventId, Fingerprint, ResourceId, Rules, Timestamp};
+use sqlx::encode::IsNull;
+use sqlx::error::BoxDynError;
+use sqlx::postgres::types::Oid;
+use sqlx::postgres::{PgArgumentBuffer, PgConnection, PgHasArrayType, PgTypeInfo, PgValueRef, Postgres};
+use sqlx::{Connection, Row};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use uuid::Uuid;
+
+/// An open transaction: dropped without a commit, it leaves nothing behind.
+pub struct Transaction<'c> {
+    inner: sqlx::Transaction<'c, Postgres>,
+}
+
+/// Accounts whose row this connection has seen committed. It must not outlive the
+/// connection: after a failover the database may have forgotten what it knows.
+#[derive(Default)]
+pub struct KnownAccounts(HashSet<AccountId>);
+
+/// About 32 MB.
+const MOST_KNOWN_ACCOUNTS: usize = 1 << 20;
+
+impl KnownAccounts {
+    pub fn learn(&mut self, accounts: Vec<AccountId>) {
+        if self.0.len() + accounts.len() > MOST_KNOWN_ACCOUNTS {
+            self.0.clear();
+        }
+        self.0.extend(accounts);
+    }
+}
+
+impl<'c> Transaction<'c> {
+    /// The shared lock keeps new rules out until this transaction has ended: the
+    /// fence counts the rules, and without the lock a version could come into force
+    /// between its count and the commit.
+    pub async fn begin(connection: &'c mut PgConnection) -> Result<Self, Failure> {
+        let begin = "BEGIN; SELECT pg_advisory_xact_lock_shared(hashtextextended('postonce rules ' || current_schema(), 0))";
+        Ok(Self { inner: connection.begin_with(begin).await? })
+    }
+
+    /// No locks: two workers rarely hold one resource, and a replay of duplicates
+    /// writes nothing. `write_resources` finds out who was faster.
+    pub async fn read_resources<'a>(
+        &mut self,
+        arrivals: &[Arrival<'_, 'a>],
+        rules: &'a Rules,
+    ) -> Result<HashMap<ResourceId, Held<'a>>, Failure> {
+        let ids: HashSet<ResourceId> = arrivals.iter().map(|arrival| arrival.event.resource_id).collect();
+        let mut ids: Vec<Uuid> = ids.into_iter().map(|id| uuid(id.as_bytes())).collect();
+        ids.sort_unstable();
+        if ids.is_empty() {
+            return Ok(HashMap::new());
+        }
+        let rows = sqlx::query(
+            "SELECT resource_id, kind, state, updated_at, revision, rules_version, facts::text
+             FROM resources WHERE resource_id = ANY($1)",
+        )
+        .bind(ids)
+        .fetch_all(&mut *self.inner)
+        .await?;
+        let mut held = HashMap::with_capacity(rows.len());
+        for row in &rows {
+            let id = ResourceId::from_bytes(row.try_get::<Uuid, _>(0)?.into_bytes());
+            let time: Time = row.try_get(3)?;
+            let (kind, state, facts): (&str, &str, &str) = (row.try_get(1)?, row.try_get(2)?, row.try_get(6)?);
+            let names = (kind, state, row.try_get(5)?);
+            held.insert(id, Held::from_names(rules, id, names, (row.try_get(4)?, time.0), facts)?);
+        }
+        Ok(held)
+    }
+
+    /// The fingerprints that are known for these events' ids.
+    pub async fn look_up<'e, 'a: 'e>(&mut self, events: impl Iterator<Item = &'e Event<'a>>) -> Result<Known, Failure> {
+        let keys: BTreeMap<(Timestamp, EventId), ()> = events.map(|event| ((event.updated_at, event.id), ())).collect();
+        if keys.is_empty() {
+            return Ok(Known::new());
+        }
+        let times: Vec<Time> = keys.keys().map(|(time, _)| Time(*time)).collect();
+        let ids: Vec<&[u8]> = keys.keys().map(|(_, id)| id.as_bytes().as_slice()).collect();
+        // The time is the first column of the key: by the id alone this would read all of `events`.
+        let rows = sqlx::query(
+            "SELECT e.event_id, e.fingerprint
+             FROM unnest($1::timestamptz[], $2::bytea[]) AS k (updated_at, event_id)
+             JOIN events e ON e.updated_at = k.updated_at AND e.event_id = k.event_id
+             UNION ALL
+             SELECT c.event_id, c.fingerprint
+             FROM unnest($2::bytea[]) AS k (event_id) JOIN conflicts c ON c.event_id = k.event_id",
+        )
+        .bind(times)
+        .bind(ids)
+        .fetch_all(&mut *self.inner)
+        .await?;
+        let mut known = Known::with_capacity(rows.len());
+        for row in &rows {
+            let id: &[u8] = row.try_get(0)?;
+            let id: [u8; 32] = id.try_into().map_err(|_| Failure::Damage("an event_id is not 32 bytes".to_owned()))?;
+            let fingerprint: Uuid = row.try_get(1)?;
+            known.entry(EventId::from_bytes(id)).or_default().push(Fingerprint::from_bytes(fingerprint.into_bytes()));
+        }
+        Ok(known)
+    }
+
+    pub async fn write_events(&mut self, events: &[(Arrival<'_, '_>, Outcome)]) -> Result<(), Failure> {
+        let mut sorted: Vec<&(Arrival<'_, '_>, Outcome)> = events.iter().collect();
+        sorted.sort_unstable_by_key(|(arrival, _)| (arrival.event.updated_at, arrival.event.id));
+        let mut copy = CopyBinary::new();
+        for (arrival, outcome) in sorted {
+            copy.event(arrival, *outcome);
+        }
+        let columns = "COPY events (updated_at, event_id, resource_id, fingerprint, stream, message_offset,
+                                    message_time, outcome, state, source) FROM STDIN (FORMAT binary)";
+        self.copy(columns, copy, events.len()).await
+    }
+
+    /// Compare-and-set, never an upsert: two workers that read a resource as absent
+    /// would both post it from nothing, and an upsert would let both.
+    pub async fn write_resources(&mut self, changes: &HashMap<ResourceId, Change<'_, '_>>) -> Result<(), Failure> {
+        let (mut absent, mut present): (Vec<_>, Vec<_>) =
+            changes.values().partition(|change| change.read_as.is_none());
+        absent.sort_unstable_by_key(|change| change.to.event.resource_id);
+        present.sort_unstable_by_key(|change| change.to.event.resource_id);
+        let mut copy = CopyBinary::new();
+        absent.iter().for_each(|change| copy.resource(change));
+        let columns = "COPY resources (resource_id, kind, path, state, updated_at, revision, rules_version, facts)
+                       FROM STDIN (FORMAT binary)";
+        self.copy(columns, copy, absent.len()).await?;
+        self.update_resources(&present).await
+    }
+
+    async fn update_resources(&mut self, changes: &[&Change<'_, '_>]) -> Result<(), Failure> {
+        if changes.is_empty() {
+            return Ok(());
+        }
+        let events = || changes.iter().map(|change| change.to.event);
+        // `revision = read_as` is the comparison: without it the slower of two workers
+        // overwrites the state of the faster, and posts from a state that is gone.
+        let changed = sqlx::query(
+            "UPDATE resources r
+             SET state = n.state, updated_at = n.updated_at, revision = n.revision,
+                 rules_version = n.rules_version, facts = n.facts::json
+             FROM unnest($1::uuid[], $2::bigint[], $3::text[], $4::timestamptz[], $5::bigint[], $6::integer[], $7::text[])
+                  AS n (resource_id, read_as, state, updated_at, revision, rules_version, facts)
+             WHERE r.resource_id = n.resource_id AND r.revision = n.read_as",
+        )
+        .bind(events().map(|event| uuid(event.resource_id.as_bytes())).collect::<Vec<_>>())
+        .bind(changes.iter().map(|change| change.read_as).collect::<Vec<_>>())
+        .bind(events().map(|event| event.state.name.as_str()).collect::<Vec<_>>())
+        .bind(events().map(|event| Time(event.updated_at)).collect::<Vec<_>>())
+        .bind(changes.iter().map(|change| change.revision).collect::<Vec<_>>())
+        .bind(events().map(|event| event.version.number).collect::<Vec<_>>())
+        .bind(events().map(|event| event.facts.to_json(event.kind)).collect::<Vec<_>>())
+        .execute(&mut *self.inner)
+        .await?
+        .rows_affected();
+        if u64::try_from(changes.len()) == Ok(changed) {
+            return Ok(());
+        }
+        Err(Failure::Race(Race::ResourceChanged { sent: changes.len(), changed }))
+    }
+
+    /// Writes the accounts that this connection has not seen yet, and names them.
+    pub async fn write_accounts(
+        &mut self,
+        postings: &[Posting],
+        known: &KnownAccounts,
+    ) -> Result<Vec<AccountId>, Failure> {
+        let accounts: BTreeMap<AccountId, &Account> = postings
+            .iter()
+            .flat_map(|posting| [&posting.posting.debit, &posting.posting.credit])
+            .filter(|account| !known.0.contains(&account.id))
+            .map(|account| (account.id, account))
+            .collect();
+        if accounts.is_empty() {
+            return Ok(Vec::new());
+        }
+        sqlx::query(
+            "INSERT INTO accounts (account_id, path, asset)
+             SELECT account_id, path, asset FROM unnest($1::uuid[], $2::text[], $3::text[]) AS n (account_id, path, asset)
+             ORDER BY account_id
+             ON CONFLICT (account_id) DO NOTHING",
+        )
+        .bind(accounts.keys().map(|id| uuid(id.as_bytes())).collect::<Vec<_>>())
+        .bind(accounts.values().map(|account| account.path.as_str()).collect::<Vec<_>>())
+        .bind(accounts.values().map(|account| account.asset.as_str()).collect::<Vec<_>>())
+        .execute(&mut *self.inner)
+        .await?;
+        Ok(accounts.into_keys().collect())
+    }
+
+    pub async fn write_postings(&mut self, postings: &[Posting]) -> Result<(), Failure> {
+        let mut copy = CopyBinary::new();
+        postings.iter().for_each(|posting| copy.posting(posting));
+        let columns = "COPY postings (stream, message_offset, line, debit, credit, amount, effective_at)
+                       FROM STDIN (FORMAT binary)";
+        self.copy(columns, copy, postings.len()).await
+    }
+
+    /// Refused messages, conflicts, and what a person should look at.
+    pub async fn set_aside(
+        &mut self,
+        refused: &[SetAside<'_, '_>],
+        conflicts: &[Arrival<'_, '_>],
+        incidents: &[Incident<'_, '_>],
+    ) -> Result<(), Failure> {
+        self.quarantine(refused).await?;
+        let mut sorted: Vec<&Arrival<'_, '_>> = conflicts.iter().collect();
+        sorted.sort_unstable_by_key(|arrival| (arrival.event.id, arrival.event.fingerprint));
+        let mut copy = CopyBinary::new();
+        sorted.iter().for_each(|arrival| copy.conflict(arrival));
+        let columns = "COPY conflicts (event_id, fingerprint, updated_at, resource_id, stream, message_offset,
+                                       message_time, source, key, value, headers) FROM STDIN (FORMAT binary)";
+        self.copy(columns, copy, conflicts.len()).await?;
+        let mut copy = CopyBinary::new();
+        incidents.iter().for_each(|incident| copy.incident(incident));
+        let columns = "COPY incidents (stream, message_offset, code, resource_id, updated_at, event_id, detail)
+                       FROM STDIN (FORMAT binary)";
+        self.copy(columns, copy, incidents.len()).await
+    }
+
+    async fn quarantine(&mut self, refused: &[SetAside<'_, '_>]) -> Result<(), Failure> {
+        if refused.is_empty() {
+            return Ok(());
+        }
+        let messages = || refused.iter().map(|one| one.message);
+        sqlx::query(
+            "INSERT INTO quarantine AS q (message_hash, code, place, reason, key, value, headers, message_time,
+                                          first_stream, first_offset, last_stream, last_offset, times_seen)
+             SELECT * FROM unnest($1::bytea[], $2::text[], $3::text[], $4::text[], $5::bytea[], $6::bytea[], $7::bytea[],
+                                  $8::timestamptz[], $9::bigint[], $10::bigint[], $11::bigint[], $12::bigint[], $13::bigint[])
+             ON CONFLICT (message_hash, code) DO UPDATE
+             SET times_seen = q.times_seen + excluded.times_seen, last_stream = excluded.last_stream,
+                 last_offset = excluded.last_offset, last_seen = clock_timestamp()",
+        )
+        .bind(refused.iter().map(|one| one.hash.as_slice()).collect::<Vec<_>>())
+        .bind(refused.iter().map(|one| one.reject.code()).collect::<Vec<_>>())
+        .bind(refused.iter().map(|one| one.reject.place()).collect::<Vec<_>>())
+        .bind(refused.iter().map(|one| one.reject.to_string()).collect::<Vec<_>>())
+        .bind(messages().map(|message| message.key).collect::<Vec<_>>())
+        .bind(messages().map(|message| message.value).collect::<Vec<_>>())
+        .bind(messages().map(|message| encode_headers(&message.headers)).collect::<Vec<_>>())
+        .bind(messages().map(|message| message.time().map(Time)).collect::<Vec<_>>())
+        .bind(messages().map(|message| message.at.stream.as_i64()).collect::<Vec<_>>())
+        .bind(messages().map(|message| message.at.offset).collect::<Vec<_>>())
+        .bind(refused.iter().map(|one| one.last.stream.as_i64()).collect::<Vec<_>>())
+        .bind(refused.iter().map(|one| one.last.offset).collect::<Vec<_>>())
+        .bind(refused.iter().map(|one| one.times).collect::<Vec<_>>())
+        .execute(&mut *self.inner)
+        .await?;
+        Ok(())
+    }
+
+    /// Additive, so it needs no read; the rows are hot, so it comes late. No COPY may
+    /// follow: no time-out ends a COPY whose client is frozen, and it would hold them.
+    pub async fn add_to_balances(&mut self, postings: &[Posting]) -> Result<(), Failure> {
+        let mut sums: BTreeMap<AccountId, (i128, i128)> = BTreeMap::new();
+        for Posting { posting, .. } in postings {
+            // At most 2^62 for each of the batch's postings: far from 2^127.
+            sums.entry(posting.debit.id).or_default().0 += i128::from(posting.amount);
+            sums.entry(posting.credit.id).or_default().1 += i128::from(posting.amount);
+        }
+        if sums.is_empty() {
+            return Ok(());
+        }
+        // Without ORDER BY two workers could lock the same balances in opposite order.
+        sqlx::query(
+            "INSERT INTO balances AS b (account_id, debits, credits)
+             SELECT account_id, debits::numeric, credits::numeric
+             FROM unnest($1::uuid[], $2::text[], $3::text[]) AS n (account_id, debits, credits)
+             ORDER BY account_id
+             ON CONFLICT (account_id) DO UPDATE
+             SET debits = b.debits + excluded.debits, credits = b.credits + excluded.credits",
+        )
+        .bind(sums.keys().map(|id| uuid(id.as_bytes())).collect::<Vec<_>>())
+        .bind(sums.values().map(|(debits, _)| debits.to_string()).collect::<Vec<_>>())
+        .bind(sums.values().map(|(_, credits)| credits.to_string()).collect::<Vec<_>>())
+        .execute(&mut *self.inner)
+        .await?;
+        Ok(())
+    }
+
+    pub async fn write_batches(&mut self, advances: &[Advance]) -> Result<(), Failure> {
+        sqlx::query(
+            "INSERT INTO batches (stream, seq, from_offset, next_offset, outcomes, message_chain, previous_hash, hash)
+             SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bytea[], $6::bytea[],
+                                  $7::bytea[], $8::bytea[])",
+        )
+        .bind(advances.iter().map(|a| a.after.stream.as_i64()).collect::<Vec<_>>())
+        .bind(advances.iter().map(|a| a.after.batch_seq).collect::<Vec<_>>())
+        .bind(advances.iter().map(|a| a.before.next_offset).collect::<Vec<_>>())
+        .bind(advances.iter().map(|a| a.after.next_offset).collect::<Vec<_>>())
+        .bind(advances.iter().map(|a| a.outcomes.bytes()).collect::<Vec<_>>())
+        .bind(advances.iter().map(|a| a.after.message_chain.as_slice()).collect::<Vec<_>>())
+        .bind(advances.iter().map(|a| a.before.batch_chain.as_slice()).collect::<Vec<_>>())
+        .bind(advances.iter().map(|a| a.after.batch_chain.as_slice()).collect::<Vec<_>>())
+        .execute(&mut *self.inner)
+        .await?;
+        Ok(())
+    }
+
+    /// The fence: moves the offsets if the streams are still as this worker claimed
+    /// and left them. It comes last, so nobody waits for it, and the whole batch of a
+    /// zombie dies on it. Each comparison guards against another ghost: `claim` a
+    /// former owner; `next_offset` and `message_chain` one from before a restore,
+    /// whose token may be in the backup too; the count of rules one with older rules.
+    pub async fn fence(&mut self, advances: &[Advance], rules: &Rules) -> Result<(), Failure> {
+        let moved = sqlx::query(
+            "UPDATE streams s
+             SET next_offset = n.next_offset, message_chain = n.message_chain, batch_seq = n.seq, batch_chain = n.hash
+             FROM unnest($1::bigint[], $2::uuid[], $3::bigint[], $4::bytea[], $5::bigint[], $6::bytea[], $7::bigint[], $8::bytea[])
+                  AS n (stream, claim, expected_offset, expected_chain, next_offset, message_chain, seq, hash)
+             WHERE s.stream = n.stream AND s.claim = n.claim
+               AND s.next_offset = n.expected_offset AND s.message_chain = n.expected_chain
+               AND (SELECT count(*) FROM rules) = $9",
+        )
+        .bind(advances.iter().map(|a| a.before.stream.as_i64()).collect::<Vec<_>>())
+        .bind(advances.iter().map(|a| a.before.token).collect::<Vec<_>>())
+        .bind(advances.iter().map(|a| a.before.next_offset).collect::<Vec<_>>())
+        .bind(advances.iter().map(|a| a.before.message_chain.as_slice()).collect::<Vec<_>>())
+        .bind(advances.iter().map(|a| a.after.next_offset).collect::<Vec<_>>())
+        .bind(advances.iter().map(|a| a.after.message_chain.as_slice()).collect::<Vec<_>>())
+        .bind(advances.iter().map(|a| a.after.batch_seq).collect::<Vec<_>>())
+        .bind(advances.iter().map(|a| a.after.batch_chain.as_slice()).collect::<Vec<_>>())
+        .bind(i64::try_from(rules.versions().len()).unwrap_or(i64::MAX))
+        .execute(&mut *self.inner)
+        .await?
+        .rows_affected();
+        if u64::try_from(advances.len()) == Ok(moved) { Ok(()) } else { Err(Failure::FenceLost) }
+    }
+
+    pub async fn commit(self) -> Result<(), Failure> {
+        self.inner.commit().await.map_err(Failure::of_commit)
+    }
+
+    async fn copy(&mut self, statement: &str, rows: CopyBinary, count: usize) -> Result<(), Failure> {
+        if count == 0 {
+            return Ok(());
+        }
+        let mut copy = self.inner.copy_in_raw(statement).await?;
+        copy.send(rows.finish()).await?;
+        copy.finish().await?;
+        Ok(())
+    }
+}
+
+fn uuid(bytes: &[u8; 16]) -> Uuid {
+    Uuid::from_bytes(*bytes)
+}
+
+/// timestamptz in its binary form, exact to the microsecond.
+#[derive(Clone, Copy)]
+struct Time(Timestamp);
+
+impl sqlx::Type<Postgres> for Time {
+    fn type_info() -> PgTypeInfo {
+        PgTypeInfo::with_oid(Oid(1184)) // timestamptz
+    }
+}
+
+impl PgHasArrayType for Time {
+    fn array_type_info() -> PgTypeInfo {
+        PgTypeInfo::with_oid(Oid(1185)) // timestamptz[]
+    }
+}
+
+impl sqlx::Encode<'_, Postgres> for Time {
+    fn encode_by_ref(&self, buffer: &mut PgArgumentBuffer) -> Result<IsNull, BoxDynError> {
+        buffer.extend_from_slice(&postgres_micros(self.0).to_be_bytes());
+        Ok(IsNull::No)
+    }
+}
+
+impl sqlx::Decode<'_, Postgres> for Time {
+    fn decode(value: PgValueRef<'_>) -> Result<Self, BoxDynError> {
+        let micros = i64::from_be_bytes(value.as_bytes()?.try_into()?);
+        Ok(Self(from_postgres_micros(micros).ok_or("a time outside the years 1970 to 9999")?))
+    }
+}
