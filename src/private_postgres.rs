@@ -166,8 +166,11 @@ impl PrivatePostgres {
         self.directory.disable_cleanup(true);
         let directory = self.directory.path().to_owned();
         // By signal, not by pg_ctl, which refuses root and anyone but the data's owner.
-        let stop_line =
-            format!("kill -INT $(head -1 '{}') && sleep 3 && rm -r '{}'", pid_file.display(), directory.display());
+        let stop_line = format!(
+            "kill -INT $(head -1 '{pid}') && while [ -e '{pid}' ]; do sleep 0.2; done; rm -r '{all}'",
+            pid = pid_file.display(),
+            all = directory.display()
+        );
         Ok(Detached { url, directory, stop_line })
     }
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use postonce_tests::{
-    Database, Kafka, Message, PrivatePostgres, Sender, Transaction, Trial, end_offsets, kafka, metric, postgres_18,
-    read_all, start_postgres, trials, wait_until,
+    Database, Db, Kafka, Message, PostonceProcess, PrivatePostgres, Sender, Transaction, Trial, end_offsets, kafka,
+    metric, postgres_18, read_all, start_postgres, trials, wait_until,
 };
 
 pub fn tests() -> Vec<Trial> {
@@ -19,7 +19,9 @@ pub fn tests() -> Vec<Trial> {
         committed_rows_survive_a_crash,
         clean_stop_and_start_keep_port_and_data,
         postgres_18_can_be_had,
+        a_detached_server_goes_on_until_its_stop_line,
         a_killed_parent_takes_its_children_along,
+        postonce_runs_as_a_child,
         metrics_are_summed_over_series,
     ]
 }
@@ -147,6 +149,18 @@ fn postgres_18_can_be_had() -> Result<()> {
     Ok(())
 }
 
+fn a_detached_server_goes_on_until_its_stop_line() -> Result<()> {
+    let server = start_postgres(&[])?;
+    Database::fresh_in(&server, "kept")?.db.execute("CREATE TABLE t ()")?;
+    let kept = server.detach()?;
+    let db = Db::new(&kept.url);
+    assert_eq!(db.one::<i32>("SELECT 1")?, 1);
+    let status = Command::new("sh").args(["-c", &kept.stop_line]).status()?;
+    ensure!(status.success() && !kept.directory.exists(), "the stop line left something: {status}");
+    ensure!(db.one::<i32>("SELECT 1").is_err(), "the server still answers");
+    Ok(())
+}
+
 /// The server of a process that is killed with SIGKILL ends by itself.
 fn a_killed_parent_takes_its_children_along() -> Result<()> {
     let own = std::env::current_exe()?;
@@ -173,6 +187,11 @@ pub fn hold_until_killed() {
     let server = std::thread::spawn(|| start_postgres(&[])).join().unwrap().unwrap();
     println!("{}", server.data_dir().display());
     std::thread::sleep(Duration::from_secs(600));
+}
+
+fn postonce_runs_as_a_child() -> Result<()> {
+    PostonceProcess::run(&["--help"], &[], Duration::from_secs(10))?;
+    Ok(())
 }
 
 fn metrics_are_summed_over_series() -> Result<()> {
