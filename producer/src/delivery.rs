@@ -48,7 +48,7 @@ struct State {
     /// Somebody sleeps until no more than this many are in flight. Without it
     /// every confirmation would wake the sender.
     wake_at: Option<usize>,
-    /// rdkafka hands every error event over twice.
+    /// What went wrong last and did not end the client.
     last_error: String,
 }
 
@@ -108,6 +108,10 @@ impl Deliveries {
         self.lock().in_flight
     }
 
+    pub(crate) fn last_error(&self) -> Option<String> {
+        Some(self.lock().last_error.clone()).filter(|error| !error.is_empty())
+    }
+
     pub(crate) fn take_failures(&self) -> Vec<DeliveryFailure> {
         self.lock().failures.drain(..).collect()
     }
@@ -160,6 +164,8 @@ impl Deliveries {
 impl ClientContext for Deliveries {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
         match level {
+            // A failed connection also comes as an error, see below.
+            _ if facility == "FAIL" => tracing::debug!(target: "librdkafka", facility, "{message}"),
             RDKafkaLogLevel::Emerg
             | RDKafkaLogLevel::Alert
             | RDKafkaLogLevel::Critical
@@ -172,16 +178,24 @@ impl ClientContext for Deliveries {
         }
     }
 
+    /// Brokers that come and go are the client's own business: it retries until
+    /// the message's time is over. They are told once, not at every attempt.
     fn error(&self, error: KafkaError, reason: &str) {
         let mut state = self.lock();
-        if error.rdkafka_error_code() == Some(RDKafkaErrorCode::Fatal) {
-            state.fatal = Some(reason.to_owned());
-            self.changed.notify_all();
-        } else if state.last_error != reason {
-            // Brokers that come and go are the client's own business: it
-            // retries until the message's time is over.
-            reason.clone_into(&mut state.last_error);
-            tracing::warn!(target: "librdkafka", "{reason}");
+        match error.rdkafka_error_code() {
+            Some(RDKafkaErrorCode::Fatal) => {
+                state.fatal = Some(reason.to_owned());
+                self.changed.notify_all();
+            }
+            Some(RDKafkaErrorCode::AllBrokersDown) => tracing::debug!(target: "librdkafka", "{reason}"),
+            _ => {
+                // Behind it stand the milliseconds and the repeats.
+                let what = reason.split(" (after ").next().unwrap_or(reason);
+                if state.last_error != what {
+                    what.clone_into(&mut state.last_error);
+                    tracing::warn!(target: "librdkafka", "{reason}");
+                }
+            }
         }
     }
 }

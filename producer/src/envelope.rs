@@ -76,8 +76,7 @@ impl<'a> Envelope<'a> {
     /// # Errors
     /// [`Malformed`], if the text is not one JSON object with a `resource`.
     pub fn parse(json: &'a [u8]) -> Result<Self, Malformed> {
-        let members: Members<'a> =
-            serde_json::from_slice(json).map_err(|error| Malformed::NotAnEvent(error.to_string()))?;
+        let members: Members<'a> = serde_json::from_slice(json).map_err(|error| not_an_event(&error))?;
         Ok(Self {
             json,
             resource: text(members.resource.ok_or(Malformed::NoResource)?).ok_or(Malformed::NoResource)?,
@@ -177,6 +176,15 @@ impl<'a> Envelope<'a> {
         headers.extend(header(self.updated_at).map(|value| ("ce_time", value)));
         headers.extend(self.partition_key.as_deref().map(|key| ("ce_partitionkey", Cow::Borrowed(key))));
         headers
+    }
+}
+
+/// serde's reason, without its "line 1": the text is one line of somebody's file.
+fn not_an_event(error: &serde_json::Error) -> Malformed {
+    let text = error.to_string();
+    match text.strip_suffix(&format!(" at line 1 column {}", error.column())) {
+        Some(reason) => Malformed::NotAnEvent(format!("{reason} at column {}", error.column())),
+        None => Malformed::NotAnEvent(text),
     }
 }
 

@@ -6,7 +6,7 @@ const PLAIN: &str = r#"{"type":"payment.succeeded","resource":"stripe/acct_1/pi_
 
 fn headers<'a>(encoded: &'a Encoded<'_>) -> Vec<Header<'a>> {
     let headers = encoded.headers.iter();
-    headers.map(|(name, value)| Header { name, value: Some(value.as_bytes()) }).collect()
+    headers.map(|(name, value)| Header { name: name.as_ref(), value: Some(value.as_bytes()) }).collect()
 }
 
 fn decode<'a>(decoder: &'a Decoder, encoded: &'a Encoded<'_>, headers: &'a [Header<'a>]) -> Event<'a> {
@@ -105,6 +105,8 @@ fn what_has_no_key_is_malformed() {
         assert_eq!(Envelope::parse(json.as_bytes()).unwrap_err(), Malformed::NoResource, "{json}");
     }
     assert!(Envelope::parse(b"{\"resource\":\"\xff\"}").is_err());
+    let error = Envelope::parse(b"{\"resource\":").unwrap_err().to_string();
+    assert_eq!(error, "not an event: EOF while parsing a value at column 12");
 }
 
 #[test]

@@ -123,7 +123,11 @@ impl Producer {
     pub fn check(&self, timeout: Duration) -> Result<(), Error> {
         match self.client.client().fetch_metadata(Some(&self.topic), timeout) {
             Ok(_) => Ok(()),
-            Err(error) => Err(Error::Unreachable { brokers: self.brokers.clone(), timeout, reason: describe(&error) }),
+            Err(error) => {
+                // "Connection refused" says more than "transport failure".
+                let reason = self.deliveries().last_error().unwrap_or_else(|| describe(&error));
+                Err(Error::Unreachable { brokers: self.brokers.clone(), timeout, reason })
+            }
         }
     }
 

@@ -117,7 +117,7 @@ fn a_flush_that_runs_out_of_time_says_how_many_are_under_way() {
 fn a_wrong_address_and_a_wrong_property_are_named() {
     let producer = Producer::new(&Config::new("127.0.0.1:1", "payments")).unwrap();
     let error = producer.check(Duration::from_millis(500)).unwrap_err().to_string();
-    assert!(error.contains("127.0.0.1:1"), "{error}");
+    assert!(error.contains("127.0.0.1:1") && error.contains("refused"), "{error}");
 
     let (_cluster, config) = cluster();
     for property in [("no.such", "1"), ("acks", "1")] {

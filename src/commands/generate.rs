@@ -32,7 +32,8 @@ unique + duplicates + conflicts + poison = events. The summary goes to standard
 output, or to standard error if the events go there.
 
 A line of JSONL cannot hold every poison: messages that are no JSON object, not
-UTF-8, empty, null or without a resource come with --send only.
+UTF-8, empty, null or without a resource come with --send only. Lines in which a
+member stands twice cannot be sent as CloudEvents; send them plain.
 
 Exit codes: 0 done, with --send all confirmed; 1 an error; 2 wrong usage; 130 or
 143 stopped by SIGINT or SIGTERM.
