@@ -5,3 +5,7 @@ pub mod args;
 pub mod child_process;
 pub mod commands;
 pub mod private_postgres;
+pub mod reader;
+pub mod table;
+pub mod cli;
+pub mod log;

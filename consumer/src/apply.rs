@@ -15,12 +15,12 @@
 //! other in a circle. Nothing is visible until all of it is committed.
 
 use crate::batch::{Advance, Batch, advance};
-use crate::claim::Claim;
+use crate::claim::{Claim, Claims};
 use crate::decide::{Decision, decide, not_greater};
 use crate::failure::Failure;
 use crate::message::Outcome;
 use crate::store::{KnownAccounts, Transaction};
-use postonce_schema::{Rules, StreamId};
+use postonce_schema::Rules;
 use sqlx::PgConnection;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -42,7 +42,7 @@ pub async fn apply(
     connection: &mut PgConnection,
     accounts: &mut KnownAccounts,
     rules: &Rules,
-    claims: &BTreeMap<StreamId, Claim>,
+    claims: &Claims,
     batch: &Batch<'_, '_>,
 ) -> Result<Applied, Failure> {
     let mut clock = Clock::start();

@@ -1,7 +1,7 @@
 //! What is waiting in Kafka, read once, and how far it brings each stream.
 
 use crate::chain::{BatchHash, Hash, Parts};
-use crate::claim::Claim;
+use crate::claim::{Claim, Claims};
 use crate::decide::{Arrival, Decision};
 use crate::message::{At, Decoded, Message, Outcome};
 use crate::outcomes::{OffsetGoneBack, Outcomes};
@@ -88,7 +88,7 @@ pub struct Advance {
 pub fn advance(
     batch: &Batch<'_, '_>,
     decision: &Decision<'_, '_>,
-    claims: &BTreeMap<StreamId, Claim>,
+    claims: &Claims,
 ) -> Result<Vec<Advance>, OffsetGoneBack> {
     let mut streams: BTreeMap<StreamId, (Outcomes, Hash)> = BTreeMap::new();
     for claim in claims.values() {

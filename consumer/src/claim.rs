@@ -1,9 +1,15 @@
-//! What a worker holds of the streams it has claimed: where each goes on, and the
-//! chains so far. It is what the fence compares, and it lives no longer than the
-//! worker's life.
+//! Who may advance a stream, and where it goes on.
+//!
+//! A claim is a random token, written to the stream's row when its partition has
+//! just been assigned, never otherwise: two owners claiming back and forth would
+//! stop each other for ever. The fence of every transaction compares it.
 
-use crate::chain::Hash;
+use crate::chain::{Hash, START};
+use crate::failure::Failure;
 use postonce_schema::StreamId;
+use sqlx::postgres::{PgConnection, PgRow};
+use sqlx::{Connection, Row};
+use std::collections::BTreeMap;
 use uuid::Uuid;
 
 /// One lineage of offsets.
@@ -13,16 +19,17 @@ pub struct Lineage {
     pub topic: String,
     /// As Kafka prints it, base64.
     pub topic_id: String,
-    pub partition: i32,
 }
 
 impl Lineage {
-    pub fn stream(&self) -> StreamId {
-        StreamId::new(&self.cluster_id, &self.topic, &self.topic_id, self.partition)
+    /// The stream of one of the topic's partitions.
+    pub fn stream(&self, partition: i32) -> StreamId {
+        StreamId::new(&self.cluster_id, &self.topic, &self.topic_id, partition)
     }
 }
 
-/// A claimed stream, as the last commit left it.
+/// A claimed stream, as the last commit left it. It lives no longer than the
+/// worker's life.
 #[derive(Debug, Clone)]
 pub struct Claim {
     pub stream: StreamId,
@@ -35,4 +42,154 @@ pub struct Claim {
     pub batch_seq: i64,
     pub message_chain: Hash,
     pub batch_chain: Hash,
+}
+
+/// The claims of one worker.
+pub type Claims = BTreeMap<StreamId, Claim>;
+
+/// Another lineage under which the ledger knows a topic of this name.
+#[derive(Debug, Clone)]
+pub struct KnownLineage {
+    pub lineage: Lineage,
+    pub offsets: i64,
+}
+
+/// The lineages, other than `lineage`, that have consumed a topic of this name.
+pub async fn other_lineages(connection: &mut PgConnection, lineage: &Lineage) -> Result<Vec<KnownLineage>, Failure> {
+    let rows = sqlx::query(
+        "SELECT cluster_id, topic_id, sum(next_offset - first_offset)::bigint FROM streams
+         WHERE topic = $1 AND (cluster_id, topic_id) <> ($2, $3)
+         GROUP BY cluster_id, topic_id ORDER BY max(created_at) DESC",
+    )
+    .bind(&lineage.topic)
+    .bind(&lineage.cluster_id)
+    .bind(&lineage.topic_id)
+    .fetch_all(connection)
+    .await?;
+    let known = |row: &PgRow| {
+        let (cluster_id, topic_id) = (row.try_get(0)?, row.try_get(1)?);
+        let lineage = Lineage { cluster_id, topic: lineage.topic.clone(), topic_id };
+        Ok(KnownLineage { lineage, offsets: row.try_get(2)? })
+    };
+    rows.iter().map(known).collect()
+}
+
+/// Claims a stream. A stream that the ledger does not know yet begins at `log_start`.
+///
+/// The UPDATE waits for a former owner's transaction that is still open and then
+/// sees what it left: a plain SELECT would read the offset from before its commit.
+pub async fn claim(
+    connection: &mut PgConnection,
+    lineage: &Lineage,
+    partition: i32,
+    log_start: i64,
+) -> Result<Claim, Failure> {
+    let stream = lineage.stream(partition);
+    let mut transaction = connection.begin().await?;
+    sqlx::query(
+        "INSERT INTO streams (stream, cluster_id, topic, topic_id, partition, first_offset, next_offset,
+                              message_chain, batch_chain)
+         VALUES ($1, $2, $3, $4, $5, $6, $6, $7, $7) ON CONFLICT (stream) DO NOTHING",
+    )
+    .bind(stream.as_i64())
+    .bind(&lineage.cluster_id)
+    .bind(&lineage.topic)
+    .bind(&lineage.topic_id)
+    .bind(partition)
+    .bind(log_start)
+    .bind(START.as_slice())
+    .execute(&mut *transaction)
+    .await?;
+    let claim = take(&mut transaction, stream, partition, Uuid::from_u128(rand::random()), None).await?;
+    transaction.commit().await?;
+    // The stream's id is 63 bits of a hash: two lineages with one id would share offsets.
+    claim.ok_or_else(|| Failure::Damage(format!("stream {} is not partition {partition} of {lineage:?}", stream.as_i64())))
+}
+
+/// Says that a claim goes on over a new connection, if it is still ours.
+pub async fn renew(connection: &mut PgConnection, claim: &Claim) -> Result<(), Failure> {
+    let mut transaction = connection.begin().await?;
+    let renewed = take(&mut transaction, claim.stream, claim.partition, claim.token, Some(claim)).await?;
+    transaction.commit().await?;
+    renewed.map(|_| ()).ok_or(Failure::FenceLost)
+}
+
+/// Writes the token and this connection's backend to the stream's row. With `held`
+/// only if the row is as that claim left it.
+async fn take(
+    transaction: &mut PgConnection,
+    stream: StreamId,
+    partition: i32,
+    token: Uuid,
+    held: Option<&Claim>,
+) -> Result<Option<Claim>, Failure> {
+    let row = sqlx::query(
+        "WITH me AS (SELECT pid, backend_start FROM pg_stat_activity WHERE pid = pg_backend_pid()),
+              taken AS (
+                  UPDATE streams s
+                  SET claim = $2, epoch = s.epoch + 1, backend_pid = me.pid, backend_start = me.backend_start
+                  FROM me
+                  WHERE s.stream = $1 AND s.partition = $3 AND ($4::uuid IS NULL OR (s.claim = $4 AND s.next_offset = $5))
+                  RETURNING s.*),
+              noted AS (
+                  INSERT INTO claims (stream, epoch, claim, backend_pid, backend_start)
+                  SELECT stream, epoch, claim, backend_pid, backend_start FROM taken)
+         SELECT epoch, next_offset, batch_seq, message_chain, batch_chain FROM taken",
+    )
+    .bind(stream.as_i64())
+    .bind(token)
+    .bind(partition)
+    .bind(held.map(|claim| claim.token))
+    .bind(held.map(|claim| claim.next_offset))
+    .fetch_optional(transaction)
+    .await?;
+    let claim = |row: PgRow| {
+        Ok(Claim {
+            stream,
+            partition,
+            token,
+            epoch: row.try_get(0)?,
+            next_offset: row.try_get(1)?,
+            batch_seq: row.try_get(2)?,
+            message_chain: hash(row.try_get(3)?)?,
+            batch_chain: hash(row.try_get(4)?)?,
+        })
+    };
+    row.map(claim).transpose()
+}
+
+/// Ends the transactions of former owners that keep `backend_pid` waiting. `streams`
+/// are those that this worker holds or is about to claim, with the epoch of its
+/// claim: whoever claimed one of them earlier and still blocks us is frozen or cut
+/// off, and its batch is lost at the fence anyway. Returns how many were ended.
+pub async fn end_former_owners(
+    connection: &mut PgConnection,
+    backend_pid: i32,
+    streams: &[(StreamId, i64)],
+) -> Result<u64, Failure> {
+    // backend_start: a process id is used again, perhaps by a stranger.
+    // epoch: a zombie must never end its rightful successor.
+    let ended = sqlx::query(
+        "SELECT pg_terminate_backend(a.pid)
+         FROM unnest(pg_blocking_pids($1)) AS blocking (pid)
+         JOIN pg_stat_activity a ON a.pid = blocking.pid
+         WHERE EXISTS (SELECT FROM unnest($2::bigint[], $3::bigint[]) AS mine (stream, epoch)
+                       JOIN claims c ON c.stream = mine.stream AND c.epoch < mine.epoch
+                       WHERE c.backend_pid = a.pid AND c.backend_start = a.backend_start)",
+    )
+    .bind(backend_pid)
+    .bind(streams.iter().map(|(stream, _)| stream.as_i64()).collect::<Vec<_>>())
+    .bind(streams.iter().map(|(_, epoch)| *epoch).collect::<Vec<_>>())
+    .execute(connection)
+    .await?;
+    Ok(ended.rows_affected())
+}
+
+/// The process id of the server's side of this connection.
+pub async fn backend_pid(connection: &mut PgConnection) -> Result<i32, Failure> {
+    Ok(sqlx::query_scalar("SELECT pg_backend_pid()").fetch_one(connection).await?)
+}
+
+fn hash(bytes: &[u8]) -> Result<Hash, Failure> {
+    bytes.try_into().map_err(|_| Failure::Damage("a chain's hash is not 32 bytes".to_owned()))
 }

@@ -1,7 +1,7 @@
 //! How every part of Postonce reaches Postgres.
 
 use crate::error::DatabaseError;
-use sqlx::migrate::Migrator;
+use sqlx::migrate::{Migration, Migrator};
 use sqlx::postgres::{PgConnectOptions, PgConnection};
 use sqlx::{AssertSqlSafe, ConnectOptions};
 use std::str::FromStr;
@@ -84,6 +84,32 @@ impl Database {
         sqlx::raw_sql(AssertSqlSafe(create)).execute(&mut connection).await.map_err(DatabaseError::Query)?;
         MIGRATIONS.run(&mut connection).await.map_err(DatabaseError::Migration)
     }
+
+    /// Refuses a database that `migrate` has not brought to this program's version.
+    pub async fn check_migrated(&self, connection: &mut PgConnection) -> Result<(), DatabaseError> {
+        let table: Option<String> =
+            sqlx::query_scalar("SELECT to_regclass('_sqlx_migrations')::text").fetch_one(&mut *connection).await?;
+        let mut applied: Vec<(i64, Vec<u8>)> = Vec::new();
+        if table.is_some() {
+            applied = sqlx::query_as("SELECT version, checksum FROM _sqlx_migrations WHERE success")
+                .fetch_all(connection)
+                .await?;
+        }
+        let is_applied = |wanted: &Migration| {
+            applied.iter().any(|(version, checksum)| *version == wanted.version && **checksum == *wanted.checksum)
+        };
+        if MIGRATIONS.iter().all(is_applied) { Ok(()) } else { Err(DatabaseError::NotMigrated { at: self.to_string() }) }
+    }
+}
+
+/// How many refused messages and how many incidents nobody has closed yet.
+pub async fn open_cases(connection: &mut PgConnection) -> Result<(i64, i64), sqlx::Error> {
+    sqlx::query_as(
+        "SELECT (SELECT count(*) FROM quarantine WHERE closed_at IS NULL),
+                (SELECT count(*) FROM incidents WHERE closed_at IS NULL)",
+    )
+    .fetch_one(connection)
+    .await
 }
 
 /// `host:port/database, schema postonce`

@@ -15,6 +15,8 @@ pub enum DatabaseError {
     TimedOut { at: String, after: Duration },
     #[error("the schema could not be brought up to date: {0}")]
     Migration(#[source] sqlx::migrate::MigrateError),
+    #[error("the ledger at {at} is not there or not up to date; run `postonce migrate`")]
+    NotMigrated { at: String },
     #[error("Postgres refused a query: {0}")]
     Query(#[from] sqlx::Error),
 }

@@ -1,14 +1,40 @@
 //! From topic to ledger.
+//!
+//! The path of the data, one file for each step:
+//!
+//! ```text
+//! stream     what the group assigns, what is waiting
+//! message    one Kafka message, and the outcomes it can have
+//! batch      bytes become events or rejections; how far each stream comes
+//! decide     resource state and postings, in memory
+//! apply      the one transaction, step by step
+//! store      its SQL; rows and chain are its bytes
+//! worker     the loop around it, and what happens when something fails
+//! ```
+//!
+//! Beside it: `claim` (who may advance a stream), `registry` (frozen rules), `topic`
+//! (which lineage), `consume` (the process), `health` and `metrics` (what it tells),
+//! `read` (what people ask the ledger).
 
-pub mod database;
-pub mod error;
 pub mod apply;
 pub mod batch;
 pub mod chain;
 pub mod claim;
+pub mod config;
+pub mod consume;
+pub mod database;
 pub mod decide;
+pub mod error;
 pub mod failure;
+pub mod health;
 pub mod message;
+pub mod metrics;
 pub mod outcomes;
+pub mod read;
+pub mod registry;
 pub mod rows;
+pub mod stop;
 pub mod store;
+pub mod stream;
+pub mod topic;
+pub mod worker;

@@ -1,0 +1,220 @@
+//! A worker's side of Kafka: what has been assigned to it, and what is waiting.
+
+use crate::config::{BATCH_BYTES, Kafka};
+use crate::message::{At, Message};
+use crate::claim::{Claims, Lineage};
+use postonce_schema::{Header, StreamId};
+use rdkafka::Message as _;
+use rdkafka::client::ClientContext;
+use rdkafka::config::FromClientConfigAndContext;
+use rdkafka::consumer::base_consumer::BaseConsumer;
+use rdkafka::consumer::{CommitMode, Consumer, ConsumerContext, RebalanceProtocol};
+use rdkafka::error::{KafkaError, KafkaResult};
+use rdkafka::message::BorrowedMessage;
+use rdkafka::topic_partition_list::TopicPartitionList;
+use rdkafka::types::RDKafkaRespErr;
+use rdkafka::Offset;
+use rdkafka_sys as sys;
+use std::collections::{BTreeSet, HashMap};
+use std::ffi::{CStr, CString};
+use std::ptr;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+/// A Kafka consumer of one topic.
+pub struct Stream {
+    consumer: BaseConsumer<Rebalances>,
+    topic: String,
+}
+
+/// Partitions that have come and gone since the worker last looked.
+#[derive(Debug, Default)]
+pub struct Moves {
+    /// Assigned by the group, but not read before [`Stream::assign`].
+    pub assigned: BTreeSet<i32>,
+    /// Given up. One that has come back since stands in both: what was read of it
+    /// before will be read again.
+    pub revoked: BTreeSet<i32>,
+    pub rebalances: u64,
+}
+
+/// Notes what the group assigns and revokes.
+///
+/// Nothing is assigned here: a partition is read only once its stream has been
+/// claimed and its offset is known, and for that the worker needs the database.
+/// librdkafka waits for the call, and goes on with its heartbeats.
+struct Rebalances(Mutex<Moves>);
+
+impl ClientContext for Rebalances {}
+
+impl ConsumerContext for Rebalances {
+    fn rebalance(&self, consumer: &BaseConsumer<Self>, code: RDKafkaRespErr, list: &mut TopicPartitionList) {
+        let partitions = list.elements().iter().map(|element| element.partition()).collect::<BTreeSet<i32>>();
+        let mut moves = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        moves.rebalances += 1;
+        if code == RDKafkaRespErr::RD_KAFKA_RESP_ERR__ASSIGN_PARTITIONS {
+            moves.assigned.extend(partitions);
+            return;
+        }
+        // What was noted but not assigned yet cannot be unassigned.
+        let mut held = TopicPartitionList::new();
+        for element in list.elements() {
+            if !moves.assigned.remove(&element.partition()) {
+                held.add_partition(element.topic(), element.partition());
+            }
+        }
+        moves.revoked.extend(partitions);
+        // The group goes on only when the partitions are given up.
+        let given_up = match consumer.rebalance_protocol() {
+            RebalanceProtocol::Cooperative => consumer.incremental_unassign(&held),
+            _ => consumer.unassign(),
+        };
+        if let Err(error) = given_up {
+            tracing::warn!(%error, "could not give partitions up");
+        }
+    }
+}
+
+impl Stream {
+    /// Joins the group.
+    pub fn subscribe(kafka: &Kafka) -> KafkaResult<Self> {
+        let context = Rebalances(Mutex::new(Moves::default()));
+        let consumer = BaseConsumer::from_config_and_context(&kafka.consumer_config(), context)?;
+        consumer.subscribe(&[&kafka.topic])?;
+        Ok(Self { consumer, topic: kafka.topic.clone() })
+    }
+
+    /// The lineage of the topic's offsets, as the brokers tell it now.
+    pub fn lineage(&self, unidentified: bool) -> Result<Lineage, crate::topic::TopicError> {
+        crate::topic::lineage(self.consumer.client(), &self.topic, unidentified)
+    }
+
+    /// The first offset of the log and the one that comes next.
+    pub fn watermarks(&self, partition: i32) -> KafkaResult<(i64, i64)> {
+        self.consumer.fetch_watermarks(&self.topic, partition, crate::topic::ASK_TIMEOUT)
+    }
+
+    /// The next offset of the log as the last fetch told it; asks nobody.
+    pub fn known_log_end(&self, partition: i32) -> Option<i64> {
+        let topic = CString::new(self.topic.as_str()).ok()?;
+        let (mut low, mut high) = (-1, -1);
+        // SAFETY: the client lives as long as `self`; the name ends with a zero byte.
+        let code = unsafe {
+            let client = self.consumer.client().native_ptr();
+            sys::rd_kafka_get_watermark_offsets(client, topic.as_ptr(), partition, &mut low, &mut high)
+        };
+        (code == RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR && high >= 0).then_some(high)
+    }
+
+    /// What the group has moved since the last call.
+    pub fn take_moves(&self) -> Moves {
+        std::mem::take(&mut *self.consumer.context().0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Begins to read partitions, each at its own offset.
+    pub fn assign(&self, offsets: &[(i32, i64)]) -> KafkaResult<()> {
+        let mut list = TopicPartitionList::with_capacity(offsets.len());
+        for (partition, offset) in offsets {
+            list.add_partition_offset(&self.topic, *partition, Offset::Offset(*offset))?;
+        }
+        match self.consumer.rebalance_protocol() {
+            RebalanceProtocol::Cooperative => self.consumer.incremental_assign(&list),
+            _ => self.consumer.assign(&list),
+        }
+    }
+
+    /// Adds what is waiting, at most `most` messages or 8 MB. Waits up to `patience`
+    /// for the first, not at all for the others: a quiet topic is answered at once,
+    /// a busy one fills its batches by itself.
+    pub fn fill<'s>(
+        &'s self,
+        waiting: &mut Vec<BorrowedMessage<'s>>,
+        most: usize,
+        patience: Duration,
+    ) -> Result<(), KafkaError> {
+        let mut bytes = 0usize;
+        let mut timeout = patience;
+        while waiting.len() < most && bytes < BATCH_BYTES {
+            match self.consumer.poll(timeout) {
+                None => break,
+                Some(message) => {
+                    let message = message?;
+                    bytes = bytes.saturating_add(message.payload_len()).saturating_add(message.key_len());
+                    waiting.push(message);
+                }
+            }
+            timeout = Duration::ZERO;
+        }
+        Ok(())
+    }
+
+    /// Serves the group while no messages are wanted.
+    pub fn serve(&self, patience: Duration) -> KafkaResult<Option<BorrowedMessage<'_>>> {
+        self.consumer.poll(patience).transpose()
+    }
+
+    /// Where the client stands in each claimed stream: past transaction markers and
+    /// aborted messages too, which never come as messages.
+    pub fn positions(&self, lineage: &Lineage) -> KafkaResult<HashMap<StreamId, i64>> {
+        let position = self.consumer.position()?;
+        let offset = |element: &rdkafka::topic_partition_list::TopicPartitionListElem<'_>| match element.offset() {
+            Offset::Offset(offset) => Some((lineage.stream(element.partition()), offset)),
+            _ => None,
+        };
+        Ok(position.elements().iter().filter_map(offset).collect())
+    }
+
+    pub fn pause(&self) -> KafkaResult<()> {
+        self.consumer.pause(&self.consumer.assignment()?)
+    }
+
+    pub fn resume(&self) -> KafkaResult<()> {
+        self.consumer.resume(&self.consumer.assignment()?)
+    }
+
+    /// Tells Kafka how far the ledger is, for lag tools only: nothing reads it back.
+    pub fn tell_offsets(&self, claims: &Claims, mode: CommitMode) -> KafkaResult<()> {
+        let mut list = TopicPartitionList::with_capacity(claims.len());
+        for claim in claims.values() {
+            list.add_partition_offset(&self.topic, claim.partition, Offset::Offset(claim.next_offset))?;
+        }
+        if list.count() == 0 { Ok(()) } else { self.consumer.commit(&list, mode) }
+    }
+
+    /// An error from which this client instance cannot recover.
+    pub fn fatal_error(&self) -> Option<String> {
+        self.consumer.client().fatal_error().map(|(code, text)| format!("{code}: {text}"))
+    }
+}
+
+/// A message as the ledger sees it; its bytes stay where they are.
+pub fn message<'m>(borrowed: &'m BorrowedMessage<'_>, stream: StreamId) -> Message<'m> {
+    Message {
+        at: At { stream, offset: borrowed.offset() },
+        key: borrowed.key(),
+        value: borrowed.payload(),
+        headers: headers(borrowed),
+        timestamp: borrowed.timestamp().to_millis(),
+    }
+}
+
+/// rdkafka's own accessor panics where a header's name is not UTF-8: one such
+/// message would stop its partition for ever.
+fn headers<'m>(borrowed: &'m BorrowedMessage<'_>) -> Vec<Header<'m>> {
+    let mut found = Vec::new();
+    let mut list = ptr::null_mut();
+    // SAFETY: the message lives as long as 'm and owns its headers, and a header's
+    // name ends with a zero byte. A null value has no bytes.
+    unsafe {
+        let none = RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR;
+        if sys::rd_kafka_message_headers(borrowed.ptr(), &mut list) != none || list.is_null() {
+            return found;
+        }
+        let (mut name, mut value, mut size) = (ptr::null(), ptr::null(), 0);
+        while sys::rd_kafka_header_get_all(list, found.len(), &mut name, &mut value, &mut size) == none {
+            let value = (!value.is_null()).then(|| std::slice::from_raw_parts(value.cast::<u8>(), size));
+            found.push(Header { name: CStr::from_ptr(name).to_bytes(), value });
+        }
+    }
+    found
+}

@@ -1,0 +1,61 @@
+//! The command line: which command, and how its errors are told.
+
+use crate::commands::{consume, generate, send};
+use crate::log::LogArgs;
+use clap::{Parser, Subcommand};
+use postonce_consumer::stop::Stop;
+use std::process::ExitCode;
+
+/// Payment events go into Kafka at least once; a double-entry ledger comes out of
+/// Postgres exactly once, and anyone can prove it.
+#[derive(Parser)]
+#[command(name = "postonce", version, max_term_width = 100)]
+pub struct Cli {
+    #[command(flatten)]
+    pub log: LogArgs,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Consume(consume::Args),
+    Send(send::Args),
+    Generate(generate::Args),
+}
+
+impl Cli {
+    /// Runs the command. An error goes to stderr with all its causes.
+    pub fn run(self) -> ExitCode {
+        let result = match self.command {
+            Command::Consume(args) => consume::run(args),
+            Command::Send(args) => send::run(args),
+            Command::Generate(args) => generate::run(args),
+        };
+        result.unwrap_or_else(|error| {
+            eprintln!("postonce: {error:#}");
+            error.downcast_ref::<Stop>().map_or(ExitCode::FAILURE, |stop| ExitCode::from(stop.exit_code()))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_flag_has_an_environment_variable() {
+        for command in Cli::command().get_subcommands() {
+            for flag in command.get_arguments().filter(|argument| !argument.is_positional()) {
+                let automatic = ["help", "version"].contains(&flag.get_id().as_str());
+                assert!(automatic || flag.get_env().is_some(), "{} --{}", command.get_name(), flag.get_id());
+            }
+        }
+    }
+}

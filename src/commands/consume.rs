@@ -1,0 +1,144 @@
+//! `postonce consume`: the topic into the ledger, for as long as the process lives.
+
+use crate::args::{DatabaseArgs, KafkaArgs};
+use crate::commands::interrupt;
+use anyhow::{Context, anyhow};
+use clap::ValueEnum;
+use postonce_consumer::config::{Config, GroupProtocol, Kafka};
+use postonce_consumer::database::Database;
+use postonce_schema::{Decoder, Kinds, POSITIONS_TOML, Rules};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Post the topic's events into the ledger, each exactly once
+///
+/// Runs until SIGTERM or SIGINT, and finishes what it has begun. Start as many as
+/// you like, on as many machines: Kafka's group shares the partitions out.
+#[derive(clap::Args)]
+#[command(after_long_help = "\
+Exit codes: 0 after SIGTERM or SIGINT, 1 an error, 2 wrong usage, 10 the topic is another one
+(deleted and made again, or another cluster), 11 a gap (offsets deleted before they were read),
+12 the log ends before the ledger's offset, 13 the rules file contradicts the rules in use,
+14 the ledger contradicts itself, 15 an offset that cannot be read.
+
+Examples:
+  postonce consume -b localhost:9092 --database-url postgres://postonce@localhost/ledger
+  postonce consume --workers 4 --listen 0.0.0.0:9464
+  postonce consume -X security.protocol=SASL_SSL -X sasl.mechanisms=SCRAM-SHA-512 \\
+                   -X sasl.username=postonce -X sasl.password=\"$PASSWORD\"")]
+pub struct Args {
+    #[command(flatten)]
+    kafka: KafkaArgs,
+
+    #[command(flatten)]
+    database: DatabaseArgs,
+
+    /// The consumer group, which shares the partitions out. Offsets are kept in Postgres:
+    /// Kafka hears of them for lag tools only
+    #[arg(long, short = 'g', env = "POSTONCE_GROUP", default_value = "postonce")]
+    group: String,
+
+    /// Which protocol the group speaks: classic (cooperative-sticky), or consumer
+    /// (KIP-848, Kafka 4 and later)
+    #[arg(long, env = "POSTONCE_GROUP_PROTOCOL", default_value = "classic")]
+    group_protocol: Protocol,
+
+    /// Threads, each with a Kafka consumer and a Postgres connection of its own. More
+    /// than the topic has partitions do nothing
+    #[arg(long, env = "POSTONCE_WORKERS", default_value = "2", value_parser = clap::value_parser!(u16).range(1..=256))]
+    workers: u16,
+
+    /// The most messages in one transaction (a quiet topic makes small ones by itself)
+    #[arg(long, env = "POSTONCE_BATCH", default_value = "10000", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    batch: u32,
+
+    /// The kinds of events that the topic may carry, separated by commas, or `all`; by
+    /// default every kind of the rules but journals
+    #[arg(long, env = "POSTONCE_KINDS", value_delimiter = ',', value_name = "KIND")]
+    kinds: Vec<String>,
+
+    /// The rules, instead of those that ship with postonce
+    #[arg(long, env = "POSTONCE_POSITIONS", value_name = "FILE")]
+    positions: Option<PathBuf>,
+
+    /// How many hours an event's updatedAt may be ahead of its message's Kafka timestamp
+    #[arg(long, env = "POSTONCE_MAX_AHEAD_HOURS", default_value = "24", value_name = "HOURS")]
+    max_ahead_hours: u32,
+
+    /// Where to serve /metrics, /livez and /readyz, such as 0.0.0.0:9464; nowhere by default
+    #[arg(long, env = "POSTONCE_LISTEN", value_name = "HOST:PORT")]
+    listen: Option<SocketAddr>,
+
+    /// Go on although the broker cannot tell the topic's id and policy. Only for test
+    /// doubles: a topic that was deleted and made again would not be noticed
+    #[arg(long, env = "POSTONCE_UNIDENTIFIED_TOPIC")]
+    unidentified_topic: bool,
+}
+
+#[derive(ValueEnum, Clone, Copy)]
+enum Protocol {
+    Classic,
+    Consumer,
+}
+
+pub fn run(args: Args) -> anyhow::Result<ExitCode> {
+    interrupt::watch().context("no signals can be watched")?;
+    let config = config(args)?;
+    tracing::info!(
+        version = env!("CARGO_PKG_VERSION"), brokers = %config.kafka.brokers, topic = %config.kafka.topic,
+        group = %config.kafka.group, database = %config.database, workers = config.workers, "consumer starts"
+    );
+    postonce_consumer::consume::consume(config, &|| interrupt::signal().is_some())?;
+    tracing::info!("consumer done");
+    Ok(ExitCode::SUCCESS)
+}
+
+fn config(args: Args) -> anyhow::Result<Config> {
+    let rules = rules(args.positions.as_ref())?;
+    let kinds = kinds(&args.kinds, &rules)?;
+    let max_ahead = Duration::from_secs(u64::from(args.max_ahead_hours) * 3600);
+    Ok(Config {
+        database: Database::new(&args.database.database_url, &args.database.schema)?,
+        kafka: Kafka {
+            brokers: args.kafka.brokers,
+            topic: args.kafka.topic,
+            group: args.group,
+            protocol: match args.group_protocol {
+                Protocol::Classic => GroupProtocol::Classic,
+                Protocol::Consumer => GroupProtocol::Consumer,
+            },
+            properties: args.kafka.properties,
+            unidentified_topic: args.unidentified_topic,
+        },
+        decoder: Decoder { rules, kinds, max_ahead },
+        workers: usize::from(args.workers),
+        batch_messages: usize::try_from(args.batch)?,
+        listen: args.listen,
+    })
+}
+
+/// The shipped rules, or those of a file; its errors name file and line.
+pub fn rules(file: Option<&PathBuf>) -> anyhow::Result<Rules> {
+    let Some(path) = file else {
+        return Ok(Rules::parse(POSITIONS_TOML)?);
+    };
+    let text = std::fs::read_to_string(path).with_context(|| format!("--positions {}", path.display()))?;
+    Rules::parse(&text).map_err(|error| anyhow!("{}:{}: {}", path.display(), error.line, error.why))
+}
+
+fn kinds(names: &[String], rules: &Rules) -> anyhow::Result<Kinds> {
+    let known = rules.kind_names();
+    match names {
+        [] => Ok(Kinds::AllButJournals),
+        [all] if all == "all" => Ok(Kinds::All),
+        names => match names.iter().find(|name| !known.contains(name.as_str())) {
+            None => Ok(Kinds::Only(names.iter().cloned().collect())),
+            Some(name) => {
+                let known: Vec<&str> = known.into_iter().collect();
+                Err(anyhow!("--kinds: the rules have no kind \"{name}\"; they have {}", known.join(", ")))
+            }
+        },
+    }
+}

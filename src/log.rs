@@ -1,0 +1,39 @@
+//! Logs go to stderr: stdout carries results alone.
+
+use clap::{Args, ValueEnum};
+use std::io::IsTerminal;
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::util::SubscriberInitExt;
+
+/// How much is logged, and in which form.
+#[derive(Args)]
+pub struct LogArgs {
+    /// What is logged: a level (error, warn, info, debug, trace), or a filter such as
+    /// `info,postonce_consumer=debug`
+    #[arg(long = "log", env = "POSTONCE_LOG", default_value = "info", value_name = "FILTER", global = true)]
+    filter: String,
+
+    /// The form of the log; by default for people on a terminal, JSON elsewhere
+    #[arg(long = "log-format", env = "POSTONCE_LOG_FORMAT", value_name = "FORMAT", global = true)]
+    format: Option<Format>,
+}
+
+#[derive(ValueEnum, Clone, Copy)]
+enum Format {
+    Human,
+    Json,
+}
+
+/// Begins to log.
+pub fn start(args: &LogArgs) {
+    let terminal = std::io::stderr().is_terminal();
+    let filter = EnvFilter::try_new(&args.filter).unwrap_or_else(|error| {
+        eprintln!("postonce: --log {}: {error}; logging at info", args.filter);
+        EnvFilter::new("info")
+    });
+    let base = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(terminal);
+    match args.format.unwrap_or(if terminal { Format::Human } else { Format::Json }) {
+        Format::Human => base.with_target(false).finish().init(),
+        Format::Json => base.json().flatten_event(true).finish().init(),
+    }
+}
