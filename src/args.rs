@@ -58,7 +58,7 @@ pub struct OutputArgs {
     pub output: Output,
 }
 
-fn property(text: &str) -> Result<(String, String), String> {
+pub(crate) fn property(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((key, value)) if !key.trim().is_empty() => Ok((key.trim().to_owned(), value.to_owned())),
         // The text is not repeated: it may be half of a password.

@@ -1,0 +1,79 @@
+//! `postonce migrate`: creates the ledger's schema and brings it up to date.
+
+use crate::args::{DatabaseArgs, Output, OutputArgs};
+use crate::table;
+use anyhow::Context;
+use postonce_consumer::database::{Database, MIGRATIONS};
+use serde::Serialize;
+use std::collections::BTreeSet;
+use std::process::ExitCode;
+
+const HELP: &str = "\
+Safe to run again, and by two at once. Who runs it owns the tables; grant the role
+postonce_consumer to the user of `postonce consume` and postonce_reader to people
+and dashboards. Migrations only ever add: an older program goes on working.
+
+Examples:
+  postonce migrate --database-url postgres://postgres@localhost/books
+  postonce migrate --schema postonce_rebuilt";
+
+/// Create the ledger's tables or bring them up to date
+#[derive(clap::Args)]
+#[command(after_long_help = HELP)]
+pub struct Args {
+    #[command(flatten)]
+    pub database: DatabaseArgs,
+
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+#[derive(Serialize)]
+struct Migration {
+    version: i64,
+    description: String,
+    applied_now: bool,
+}
+
+pub fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let database = Database::new(&args.database.database_url, &args.database.schema)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("no async runtime")?;
+    let before = runtime.block_on(async {
+        let before = applied(&database).await?;
+        database.migrate().await?;
+        anyhow::Ok(before)
+    })?;
+    let migrations: Vec<Migration> = MIGRATIONS
+        .iter()
+        .map(|migration| Migration {
+            version: migration.version,
+            description: migration.description.clone().into_owned(),
+            applied_now: !before.contains(&migration.version),
+        })
+        .collect();
+    table::print(&match args.output.output {
+        Output::Json => table::json(&migrations)?,
+        Output::Table => {
+            let applied = migrations.iter().filter(|migration| migration.applied_now);
+            let mut text = String::new();
+            for Migration { version, description, .. } in applied {
+                text.push_str(&format!("applied {version:04} {description}\n"));
+            }
+            text + &format!("{database}: up to date, {} migrations\n", migrations.len())
+        }
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The versions that are there already; none in a database that is new.
+async fn applied(database: &Database) -> anyhow::Result<BTreeSet<i64>> {
+    let mut connection = database.connect().await?;
+    let known: bool =
+        sqlx::query_scalar("SELECT to_regclass('_sqlx_migrations') IS NOT NULL").fetch_one(&mut connection).await?;
+    if !known {
+        return Ok(BTreeSet::new());
+    }
+    let versions: Vec<i64> =
+        sqlx::query_scalar("SELECT version FROM _sqlx_migrations").fetch_all(&mut connection).await?;
+    Ok(versions.into_iter().collect())
+}
