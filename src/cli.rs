@@ -1,6 +1,6 @@
 //! The command line: which command, and how its errors are told.
 
-use crate::commands::{consume, generate, send};
+use crate::commands::{balances, consume, generate, id, migrate, send, statement, status, trace};
 use crate::log::LogArgs;
 use clap::{Parser, Subcommand};
 use postonce_consumer::stop::Stop;
@@ -19,18 +19,30 @@ pub struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    Migrate(migrate::Args),
     Consume(consume::Args),
     Send(send::Args),
     Generate(generate::Args),
+    Status(status::Args),
+    Balances(balances::Args),
+    Trace(trace::Args),
+    Statement(statement::Args),
+    Id(id::Args),
 }
 
 impl Cli {
     /// Runs the command. An error goes to stderr with all its causes.
     pub fn run(self) -> ExitCode {
         let result = match self.command {
+            Command::Migrate(args) => migrate::run(args),
             Command::Consume(args) => consume::run(args),
             Command::Send(args) => send::run(args),
             Command::Generate(args) => generate::run(args),
+            Command::Status(args) => status::run(args),
+            Command::Balances(args) => balances::run(args),
+            Command::Trace(args) => trace::run(args),
+            Command::Statement(args) => statement::run(args),
+            Command::Id(args) => id::run(args),
         };
         result.unwrap_or_else(|error| {
             eprintln!("postonce: {error:#}");

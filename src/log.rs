@@ -31,7 +31,13 @@ pub fn start(args: &LogArgs) {
         eprintln!("postonce: --log {}: {error}; logging at info", args.filter);
         EnvFilter::new("info")
     });
-    let base = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(terminal);
+    let base = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(terminal)
+        // Where stderr is a pipe that nobody reads any more, the complaint about it would
+        // panic: a log must not stop the money.
+        .log_internal_errors(false);
     match args.format.unwrap_or(if terminal { Format::Human } else { Format::Json }) {
         Format::Human => base.with_target(false).finish().init(),
         Format::Json => base.json().flatten_event(true).finish().init(),

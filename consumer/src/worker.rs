@@ -397,8 +397,9 @@ impl<'s> Life<'_, '_, 's> {
     fn committed(&mut self, messages: usize, applied: Applied) {
         let metrics = &self.worker.shared.metrics;
         metrics.committed(messages, &applied);
-        for (code, count) in &applied.rejected {
-            tracing::warn!(worker = self.worker.number, topic = %self.lineage.topic, code, count, "messages quarantined");
+        if !applied.rejected.is_empty() {
+            let codes = &applied.rejected;
+            tracing::warn!(worker = self.worker.number, topic = %self.lineage.topic, ?codes, "messages quarantined");
         }
         for claim in applied.claims {
             let labels = [self.lineage.topic.as_str(), &claim.partition.to_string()];
