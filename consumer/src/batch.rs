@@ -4,7 +4,8 @@ use crate::chain::{BatchHash, Hash, Parts};
 use crate::claim::{Claim, Claims};
 use crate::decide::{Arrival, Decision};
 use crate::message::{At, Decoded, Message, Outcome};
-use crate::outcomes::{OffsetGoneBack, Outcomes};
+use crate::failure::Failure;
+use crate::outcomes::Outcomes;
 use crate::rows;
 use postonce_schema::{Decoder, Reject, StreamId};
 use std::collections::{BTreeMap, HashMap};
@@ -89,7 +90,7 @@ pub fn advance(
     batch: &Batch<'_, '_>,
     decision: &Decision<'_, '_>,
     claims: &Claims,
-) -> Result<Vec<Advance>, OffsetGoneBack> {
+) -> Result<Vec<Advance>, Failure> {
     let mut streams: BTreeMap<StreamId, (Outcomes, Hash)> = BTreeMap::new();
     for claim in claims.values() {
         streams.insert(claim.stream, (Outcomes::from_offset(claim.next_offset), claim.message_chain));
@@ -101,10 +102,9 @@ pub fn advance(
             Ok(_) => judged.next().map_or(Outcome::Rejected, |(_, outcome)| *outcome),
         };
         let At { stream, offset } = received.message.at;
-        let Some((outcomes, chain)) = streams.get_mut(&stream) else {
-            debug_assert!(false, "a message of a stream that is not claimed");
-            continue;
-        };
+        let (outcomes, chain) = streams
+            .get_mut(&stream)
+            .ok_or_else(|| Failure::Damage(format!("a message of stream {}, which is not claimed", stream.as_i64())))?;
         outcomes.push(offset, outcome)?;
         *chain = received.parts.link(*chain, offset);
     }

@@ -19,7 +19,10 @@ use std::collections::{BTreeSet, HashMap};
 use std::ffi::{CStr, CString};
 use std::ptr;
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+/// How long librdkafka may take to give a partition up.
+const FORGET_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A Kafka consumer of one topic.
 pub struct Stream {
@@ -117,9 +120,29 @@ impl Stream {
         for (partition, offset) in offsets {
             list.add_partition_offset(&self.topic, *partition, Offset::Offset(*offset))?;
         }
+        self.wait_until_forgotten(&list)?;
         match self.consumer.rebalance_protocol() {
             RebalanceProtocol::Cooperative => self.consumer.incremental_assign(&list),
             _ => self.consumer.assign(&list),
+        }
+    }
+
+    /// librdkafka gives partitions up in the background and keeps its position in them
+    /// until then. A position left over from before would pass for one of the new
+    /// assignment, and the messages up to it for a hole: they would be lost.
+    fn wait_until_forgotten(&self, list: &TopicPartitionList) -> KafkaResult<()> {
+        let began = Instant::now();
+        loop {
+            let position = list.clone();
+            // SAFETY: client and list live as long as the call.
+            unsafe { sys::rd_kafka_position(self.consumer.client().native_ptr(), position.ptr()) };
+            if position.elements().iter().all(|element| !matches!(element.offset(), Offset::Offset(_))) {
+                return Ok(());
+            }
+            if began.elapsed() > FORGET_TIMEOUT {
+                return Err(KafkaError::Subscription("a revoked partition was not given up in time".to_owned()));
+            }
+            std::thread::sleep(Duration::from_millis(2));
         }
     }
 

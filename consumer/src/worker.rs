@@ -300,7 +300,7 @@ impl<'s> Life<'_, '_, 's> {
     /// database refuse, in several.
     fn apply_all(&mut self, waiting: &[BorrowedMessage<'s>]) -> Result<(), End> {
         let shared = self.worker.shared;
-        let positions = self.stream.positions(&self.lineage)?;
+        let mut positions = self.stream.positions(&self.lineage)?;
         if waiting.is_empty() && !self.position_moved(&positions) {
             return Ok(());
         }
@@ -315,8 +315,8 @@ impl<'s> Life<'_, '_, 's> {
         loop {
             let now = most.min(received.len());
             let last = now == received.len();
-            let positions = if last { &positions } else { &nowhere };
-            match self.attempt(&Batch { received: &received[..now], positions }) {
+            let known = if last { &positions } else { &nowhere };
+            match self.attempt(&Batch { received: &received[..now], positions: known }) {
                 Ok(applied) => {
                     self.committed(now, applied);
                     received.drain(..now);
@@ -342,12 +342,11 @@ impl<'s> Life<'_, '_, 's> {
                     continue;
                 }
                 Err(End::Failure(Failure::Unavailable(error))) => {
+                    // What was revoked will be read again, by us too if it has come back: its
+                    // messages must go, and its position with them, or it would pass for a hole.
                     let revoked = self.wait_for_postgres(error)?;
-                    let ours = |one: &Received<'_>| self.claims.contains_key(&one.message.at.stream);
-                    received.retain(ours);
-                    if !revoked.is_empty() && received.is_empty() {
-                        return Ok(());
-                    }
+                    received.retain(|one| !revoked.contains(&one.message.at.stream));
+                    positions.retain(|stream, _| !revoked.contains(stream));
                     continue;
                 }
                 Err(end) => return Err(end),
@@ -414,7 +413,7 @@ impl<'s> Life<'_, '_, 's> {
     /// A short outage: the partitions rest, the group is served, the connection is
     /// made anew. The batch stays in memory and is run again under the same claims,
     /// if they still are ours. Returns what the group has revoked meanwhile.
-    fn wait_for_postgres(&mut self, error: sqlx::Error) -> Result<BTreeSet<i32>, End> {
+    fn wait_for_postgres(&mut self, error: sqlx::Error) -> Result<BTreeSet<StreamId>, End> {
         let began = Instant::now();
         self.worker.shared.health.say(self.worker.number, Condition::Waiting(format!("Postgres is away: {error}")));
         self.stream.pause()?;
@@ -449,7 +448,7 @@ impl<'s> Life<'_, '_, 's> {
         self.stream.resume()?;
         self.worker.ready();
         tracing::info!(worker = self.worker.number, after = ?began.elapsed(), "Postgres is back");
-        Ok(moves.revoked)
+        Ok(moves.revoked.iter().map(|partition| self.lineage.stream(*partition)).collect())
     }
 
     fn position_moved(&self, positions: &HashMap<StreamId, i64>) -> bool {
