@@ -10,7 +10,8 @@ use postonce_schema::{
 };
 use serde::Serialize;
 use serde_json::json;
-use std::fmt::Write;
+use std::fmt::Write as _;
+use std::io::{self, Write as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -94,7 +95,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let decoder = Decoder { kinds: Kinds::All, ..Decoder::new(rules) };
     let mut any_refused = false;
     let mut answers = Vec::new();
-    each_event(&mut Lines::open(&args.file)?, |line, bytes| {
+    let read = each_event(&mut Lines::open(&args.file)?, |line, bytes| {
         let answer = answer(&decoder, args.structured, line, bytes);
         any_refused |= matches!(answer, Answer::Refused { .. });
         match args.output.output {
@@ -102,7 +103,12 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
             Output::Table => show(&answer, args.explain)?,
         }
         Ok(())
-    })?;
+    });
+    match read {
+        // Whoever reads the ids has seen enough (`| head`): no reason to read on.
+        Err(error) if error.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe) => {}
+        read => read?,
+    }
     if args.output.output == Output::Json {
         table::print(&table::json(&answers)?)?;
     }
@@ -201,8 +207,8 @@ fn show(answer: &Answer, explain: bool) -> anyhow::Result<()> {
             let place = if place.is_empty() { "the message" } else { place };
             eprintln!("line {line}: {code} at {}: {}", table::visible(place), table::visible(reason));
         }
-        Answer::Event(event) if explain => table::print(&explanation(event))?,
-        Answer::Event(event) => table::print(&format!("{}\n", event.id))?,
+        Answer::Event(event) if explain => io::stdout().write_all(explanation(event).as_bytes())?,
+        Answer::Event(event) => writeln!(io::stdout(), "{}", event.id)?,
     }
     Ok(())
 }
