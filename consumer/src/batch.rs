@@ -3,8 +3,8 @@
 use crate::chain::{BatchHash, Hash, Parts};
 use crate::claim::{Claim, Claims};
 use crate::decide::{Arrival, Decision};
-use crate::message::{At, Decoded, Message, Outcome};
 use crate::failure::Failure;
+use crate::message::{At, Decoded, Message, Outcome};
 use crate::outcomes::Outcomes;
 use crate::rows;
 use postonce_schema::{Decoder, Reject, StreamId};
@@ -86,11 +86,7 @@ pub struct Advance {
 
 /// Brings every stream of the batch forward, each offset with its outcome, both
 /// chains with it.
-pub fn advance(
-    batch: &Batch<'_, '_>,
-    decision: &Decision<'_, '_>,
-    claims: &Claims,
-) -> Result<Vec<Advance>, Failure> {
+pub fn advance(batch: &Batch<'_, '_>, decision: &Decision<'_, '_>, claims: &Claims) -> Result<Vec<Advance>, Failure> {
     let mut streams: BTreeMap<StreamId, (Outcomes, Hash)> = BTreeMap::new();
     for claim in claims.values() {
         streams.insert(claim.stream, (Outcomes::from_offset(claim.next_offset), claim.message_chain));
@@ -128,7 +124,13 @@ fn after(before: &Claim, outcomes: &Outcomes, message_chain: Hash, rows: &[u8]) 
     let stream = before.stream.as_i64();
     let mut hash = BatchHash::new(before.batch_chain, stream, batch_seq, offsets, outcomes.bytes(), message_chain);
     hash.row(rows);
-    Claim { next_offset: outcomes.next_offset(), batch_seq, message_chain, batch_chain: hash.finish(), ..before.clone() }
+    Claim {
+        next_offset: outcomes.next_offset(),
+        batch_seq,
+        message_chain,
+        batch_chain: hash.finish(),
+        ..before.clone()
+    }
 }
 
 /// For each stream: its events and conflicts by offset, then its postings by

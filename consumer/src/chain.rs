@@ -77,7 +77,14 @@ pub struct BatchHash(Sha256);
 impl BatchHash {
     /// `postonce:batch:v1 LF`, the previous hash, stream, seq, from, next, the length
     /// of the outcomes and the outcomes, the message chain.
-    pub fn new(previous: Hash, stream: i64, seq: i64, (from, next): (i64, i64), outcomes: &[u8], messages: Hash) -> Self {
+    pub fn new(
+        previous: Hash,
+        stream: i64,
+        seq: i64,
+        (from, next): (i64, i64),
+        outcomes: &[u8],
+        messages: Hash,
+    ) -> Self {
         let length = u64::try_from(outcomes.len()).unwrap_or(u64::MAX);
         Self(
             Sha256::new()

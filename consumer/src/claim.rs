@@ -103,7 +103,9 @@ pub async fn claim(
     let claim = take(&mut transaction, stream, partition, Uuid::from_u128(rand::random()), None).await?;
     transaction.commit().await?;
     // The stream's id is 63 bits of a hash: two lineages with one id would share offsets.
-    claim.ok_or_else(|| Failure::Damage(format!("stream {} is not partition {partition} of {lineage:?}", stream.as_i64())))
+    claim.ok_or_else(|| {
+        Failure::Damage(format!("stream {} is not partition {partition} of {lineage:?}", stream.as_i64()))
+    })
 }
 
 /// Says that a claim goes on over a new connection, if it is still ours.

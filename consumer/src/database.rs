@@ -98,7 +98,11 @@ impl Database {
         let is_applied = |wanted: &Migration| {
             applied.iter().any(|(version, checksum)| *version == wanted.version && **checksum == *wanted.checksum)
         };
-        if MIGRATIONS.iter().all(is_applied) { Ok(()) } else { Err(DatabaseError::NotMigrated { at: self.to_string() }) }
+        if MIGRATIONS.iter().all(is_applied) {
+            Ok(())
+        } else {
+            Err(DatabaseError::NotMigrated { at: self.to_string() })
+        }
     }
 }
 

@@ -8,7 +8,9 @@
 //! Below the call of [`decide`] nothing may be refused.
 
 use crate::message::{At, Message, Outcome};
-use postonce_schema::{Event, EventId, Facts, Fingerprint, Kind, Position, PostingAmount, ResourceId, Rules, State, Timestamp, Version};
+use postonce_schema::{
+    Event, EventId, Facts, Fingerprint, Kind, Position, PostingAmount, ResourceId, Rules, State, Timestamp, Version,
+};
 use std::collections::HashMap;
 
 /// How an event ranks among those of its resource. Two that are equal here are
@@ -134,14 +136,10 @@ impl<'a> Held<'a> {
         (revision, updated_at): (i64, Timestamp),
         facts: &str,
     ) -> Result<Self, UnreadableState> {
-        let unreadable = |why: String| UnreadableState {
-            resource,
-            kind: kind.to_owned(),
-            state: state.to_owned(),
-            version,
-            why,
-        };
-        let found = rules.version(version).ok_or_else(|| unreadable("the rules file has no such version".to_owned()))?;
+        let unreadable =
+            |why: String| UnreadableState { resource, kind: kind.to_owned(), state: state.to_owned(), version, why };
+        let found =
+            rules.version(version).ok_or_else(|| unreadable("the rules file has no such version".to_owned()))?;
         let held = found.kind(kind).and_then(|kind| Some((kind, kind.state(state)?)));
         let (kind, state) = held.ok_or_else(|| unreadable("the rules have no such state".to_owned()))?;
         let facts = Facts::from_json(kind, facts).map_err(|reject| unreadable(reject.to_string()))?.into_owned();
@@ -226,7 +224,12 @@ impl<'b, 'a: 'b> Judge<'b, 'a> {
         let postings = Position::of(event.state, &event.facts).minus(held_position);
         let moved = !postings.is_empty();
         for (line, posting) in (0..).zip(postings) {
-            self.decision.postings.push(Posting { at: arrival.message.at, line, effective_at: event.updated_at, posting });
+            self.decision.postings.push(Posting {
+                at: arrival.message.at,
+                line,
+                effective_at: event.updated_at,
+                posting,
+            });
         }
         let revision = before.map_or(0, |held| held.revision);
         let read_as = *self.read_as.entry(event.resource_id).or_insert((revision > 0).then_some(revision));
@@ -253,7 +256,11 @@ impl<'b, 'a: 'b> Judge<'b, 'a> {
         let regression = (held.state.rank < event.state.rank && held.updated_at > event.updated_at).then(|| {
             format!(
                 "{} of {} outranks {}.{} of {}, which is later in time",
-                event.type_name(), event.updated_at, held.kind.name, held.state.name, held.updated_at
+                event.type_name(),
+                event.updated_at,
+                held.kind.name,
+                held.state.name,
+                held.updated_at
             )
         });
         let restated = held.state.name == event.state.name
@@ -275,7 +282,11 @@ impl<'b, 'a: 'b> Judge<'b, 'a> {
         if event.state.rank < held.state.rank && event.updated_at > held.updated_at {
             let detail = format!(
                 "{} of {} is later in time than {}.{} of {}, which outranks it and stands",
-                event.type_name(), event.updated_at, held.kind.name, held.state.name, held.updated_at
+                event.type_name(),
+                event.updated_at,
+                held.kind.name,
+                held.state.name,
+                held.updated_at
             );
             self.incident(IncidentCode::Regression, arrival, detail);
         }

@@ -9,7 +9,8 @@
 //! decide     resource state and postings, in memory
 //! apply      the one transaction, step by step
 //! store      its SQL; rows and chain are its bytes
-//! worker     the loop around it, and what happens when something fails
+//! life       the loop around it: poll, apply, again
+//! worker     what happens when a life fails
 //! ```
 //!
 //! Beside it: `claim` (who may advance a stream), `registry` (frozen rules), `topic`
@@ -27,6 +28,7 @@ pub mod decide;
 pub mod error;
 pub mod failure;
 pub mod health;
+pub mod life;
 pub mod message;
 pub mod metrics;
 pub mod outcomes;

@@ -58,10 +58,10 @@ pub async fn register(connection: &mut PgConnection, rules: &Rules) -> Result<()
 }
 
 async fn frozen(connection: &mut PgConnection) -> Result<Vec<Frozen>, RulesRefused> {
-    let rows = sqlx::query("SELECT version, hash, definition FROM rules ORDER BY version").fetch_all(connection).await?;
-    let frozen = |row: &PgRow| {
-        Ok(Frozen { version: row.try_get(0)?, hash: row.try_get(1)?, definition: row.try_get(2)? })
-    };
+    let rows =
+        sqlx::query("SELECT version, hash, definition FROM rules ORDER BY version").fetch_all(connection).await?;
+    let frozen =
+        |row: &PgRow| Ok(Frozen { version: row.try_get(0)?, hash: row.try_get(1)?, definition: row.try_get(2)? });
     rows.iter().map(frozen).collect()
 }
 

@@ -46,7 +46,8 @@ impl<'c> Transaction<'c> {
     /// fence counts the rules, and without the lock a version could come into force
     /// between its count and the commit.
     pub async fn begin(connection: &'c mut PgConnection) -> Result<Self, Failure> {
-        let begin = "BEGIN; SELECT pg_advisory_xact_lock_shared(hashtextextended('postonce rules ' || current_schema(), 0))";
+        let begin =
+            "BEGIN; SELECT pg_advisory_xact_lock_shared(hashtextextended('postonce rules ' || current_schema(), 0))";
         Ok(Self { inner: connection.begin_with(begin).await? })
     }
 
@@ -127,8 +128,7 @@ impl<'c> Transaction<'c> {
     /// Compare-and-set, never an upsert: two workers that read a resource as absent
     /// would both post it from nothing, and an upsert would let both.
     pub async fn write_resources(&mut self, changes: &HashMap<ResourceId, Change<'_, '_>>) -> Result<(), Failure> {
-        let (mut absent, mut present): (Vec<_>, Vec<_>) =
-            changes.values().partition(|change| change.read_as.is_none());
+        let (mut absent, mut present): (Vec<_>, Vec<_>) = changes.values().partition(|change| change.read_as.is_none());
         absent.sort_unstable_by_key(|change| change.to.event.resource_id);
         present.sort_unstable_by_key(|change| change.to.event.resource_id);
         let mut copy = CopyBinary::new();

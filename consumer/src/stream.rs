@@ -1,10 +1,11 @@
 //! A worker's side of Kafka: what has been assigned to it, and what is waiting.
 
+use crate::claim::{Claims, Lineage};
 use crate::config::{BATCH_BYTES, Kafka};
 use crate::message::{At, Message};
-use crate::claim::{Claims, Lineage};
 use postonce_schema::{Header, StreamId};
 use rdkafka::Message as _;
+use rdkafka::Offset;
 use rdkafka::client::ClientContext;
 use rdkafka::config::FromClientConfigAndContext;
 use rdkafka::consumer::base_consumer::BaseConsumer;
@@ -13,7 +14,6 @@ use rdkafka::error::{KafkaError, KafkaResult};
 use rdkafka::message::BorrowedMessage;
 use rdkafka::topic_partition_list::TopicPartitionList;
 use rdkafka::types::RDKafkaRespErr;
-use rdkafka::Offset;
 use rdkafka_sys as sys;
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::{CStr, CString};

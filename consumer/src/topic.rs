@@ -74,7 +74,8 @@ fn topic_id<C: ClientContext>(client: &Client<C>, topic: &str) -> Result<String,
         let mut names = [name.as_ptr()];
         let topics = sys::rd_kafka_TopicCollection_of_topic_names(names.as_mut_ptr(), names.len());
         let queue = sys::rd_kafka_queue_new(client);
-        let options = sys::rd_kafka_AdminOptions_new(client, sys::rd_kafka_admin_op_t::RD_KAFKA_ADMIN_OP_DESCRIBETOPICS);
+        let options =
+            sys::rd_kafka_AdminOptions_new(client, sys::rd_kafka_admin_op_t::RD_KAFKA_ADMIN_OP_DESCRIBETOPICS);
         sys::rd_kafka_AdminOptions_set_request_timeout(options, timeout, ptr::null_mut(), 0);
         sys::rd_kafka_DescribeTopics(client, topics, options, queue);
         let event = sys::rd_kafka_queue_poll(queue, timeout);

@@ -2,62 +2,34 @@
 //! loop. It polls what is waiting, applies it, and begins again.
 //!
 //! There is one way to fail and one way to start. Whatever goes wrong ends the
-//! worker's *life*: what is open is rolled back, the Kafka consumer is dropped,
-//! everything in memory is forgotten, and the next life begins by asking the
-//! database where the streams go on. A short outage of Postgres is the exception:
+//! worker's *life* ([`life`](crate::life)): what is open is rolled back, the Kafka
+//! consumer is dropped, everything in memory is forgotten, and the next life begins
+//! by asking the database where the streams go on. A short outage of Postgres is the exception:
 //! the life waits for it, so that no partition moves for nothing.
 
-use crate::apply::{Applied, apply};
-use crate::batch::{Batch, Received};
-use crate::claim::{self, Claims, Lineage};
+use crate::claim::{self, Lineage};
 use crate::config::Config;
-use crate::database::Database;
 use crate::error::DatabaseError;
-use crate::failure::{Failure, Race};
+use crate::failure::Failure;
 use crate::health::{Condition, Health};
+use crate::life::{APPLY_TIMEOUT, Life};
 use crate::metrics::Metrics;
 use crate::registry::{self, RulesRefused};
 use crate::stop::Stop;
-use crate::store::KnownAccounts;
-use crate::stream::{self, Moves, Stream};
+use crate::stream::Stream;
 use crate::topic::TopicError;
-use postonce_schema::StreamId;
-use rdkafka::Message as _;
-use rdkafka::consumer::CommitMode;
-use rdkafka::error::{KafkaError, RDKafkaErrorCode};
-use rdkafka::message::BorrowedMessage;
+use rdkafka::error::KafkaError;
 use sqlx::PgConnection;
-use std::collections::{BTreeSet, HashMap};
-use std::future::Future;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 
-/// How long a quiet worker waits for a message before it looks around.
-const PATIENCE: Duration = Duration::from_millis(100);
-/// A transaction that takes longer is given up. Below `max.poll.interval.ms`.
-const APPLY_TIMEOUT: Duration = Duration::from_secs(30);
-/// A batch that waits for so long asks who blocks it.
-const BLOCKED_AFTER: Duration = Duration::from_secs(1);
-/// Postgres may be away for so long within one life.
-const SHORT_OUTAGE: Duration = Duration::from_secs(10);
-/// How often lag tools hear of the offset, and an idle position is written down.
-const TELL_EVERY: Duration = Duration::from_secs(1);
-/// How often the topic is asked whether it is still the same one: librdkafka keeps
-/// its offset when a topic is deleted and made again.
-const IDENTIFY_EVERY: Duration = Duration::from_secs(30);
-/// Races lost in a row before the life ends.
-const MOST_RACES: u32 = 20;
-/// The same row violated so often is no race.
-const SAME_VIOLATION: u32 = 3;
-/// Events in a row that only the database refuses: beyond that the database is wrong.
-const MOST_INTERNAL: u32 = 5;
 /// Unreadable so often at one offset is not a passing fault.
 const MOST_UNREADABLE: u32 = 3;
 
 /// Why a life has ended.
 #[derive(Debug, thiserror::Error)]
-enum End {
+pub(crate) enum End {
     /// A person is needed.
     #[error(transparent)]
     Stop(#[from] Stop),
@@ -93,9 +65,9 @@ pub struct Shared {
 
 /// One worker.
 pub struct Worker<'p> {
-    number: usize,
-    shared: &'p Shared,
-    runtime: Runtime,
+    pub(crate) number: usize,
+    pub(crate) shared: &'p Shared,
+    pub(crate) runtime: Runtime,
     /// The last place that could not be read, and how often.
     unreadable: Option<(i32, i64, u32)>,
 }
@@ -138,18 +110,7 @@ impl<'p> Worker<'p> {
         let stream = Stream::subscribe(&config.kafka)?;
         let lineage = stream.lineage(config.kafka.unidentified_topic)?;
         self.check_lineage(&mut connection, &lineage)?;
-        let now = Instant::now();
-        let mut life = Life {
-            worker: self,
-            stream: &stream,
-            lineage,
-            connection,
-            backend_pid,
-            accounts: KnownAccounts::default(),
-            claims: Claims::new(),
-            told: now,
-            identified: now,
-        };
+        let mut life = Life::begin(self, &stream, lineage, connection, backend_pid);
         life.worker.ready();
         while !life.worker.stopping() {
             life.turn()?;
@@ -172,16 +133,16 @@ impl<'p> Worker<'p> {
         }
     }
 
-    fn ready(&self) {
+    pub(crate) fn ready(&self) {
         self.shared.health.say(self.number, Condition::Ready);
     }
 
-    fn stopping(&self) -> bool {
+    pub(crate) fn stopping(&self) -> bool {
         self.shared.stop.load(Ordering::Relaxed)
     }
 
     /// In short pieces, so that the process can end.
-    fn sleep(&self, pause: Duration) {
+    pub(crate) fn sleep(&self, pause: Duration) {
         let until = Instant::now() + pause;
         while !self.stopping() && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(50).min(pause));
@@ -189,7 +150,7 @@ impl<'p> Worker<'p> {
     }
 
     /// Counts how often a place could not be read.
-    fn unreadable(&mut self, partition: i32, next_offset: i64, why: &KafkaError) -> Result<(), Stop> {
+    pub(crate) fn unreadable(&mut self, partition: i32, next_offset: i64, why: &KafkaError) -> Result<(), Stop> {
         let times = match self.unreadable {
             Some((p, o, times)) if (p, o) == (partition, next_offset) => times + 1,
             _ => 1,
@@ -202,388 +163,15 @@ impl<'p> Worker<'p> {
     }
 }
 
-/// What a worker knows and must forget when its life ends.
-struct Life<'w, 'p, 's> {
-    worker: &'w mut Worker<'p>,
-    stream: &'s Stream,
-    lineage: Lineage,
-    connection: PgConnection,
-    backend_pid: i32,
-    accounts: KnownAccounts,
-    claims: Claims,
-    told: Instant,
-    identified: Instant,
-}
-
-impl<'s> Life<'_, '_, 's> {
-    /// Polls what is waiting and applies it.
-    fn turn(&mut self) -> Result<(), End> {
-        let mut waiting = Vec::new();
-        let filled = self.stream.fill(&mut waiting, self.worker.shared.config.batch_messages, PATIENCE);
-        filled.map_err(|error| self.kafka_error(error))?;
-        let moves = self.stream.take_moves();
-        self.drop_revoked(&mut waiting, &moves);
-        self.claim_assigned(&moves)?;
-        self.worker.ready();
-        if !waiting.is_empty() {
-            self.apply_all(&waiting)?;
-        }
-        if self.told.elapsed() >= TELL_EVERY {
-            self.told = Instant::now();
-            // Markers behind the last message move the position and nothing else.
-            self.apply_all(&[])?;
-            self.tell();
-        }
-        if self.identified.elapsed() >= IDENTIFY_EVERY {
-            self.identified = Instant::now();
-            self.identify()?;
-        }
-        Ok(())
-    }
-
-    /// What was revoked is not ours to post, also where it was read before: the next
-    /// owner reads it again.
-    fn drop_revoked(&mut self, waiting: &mut Vec<BorrowedMessage<'s>>, moves: &Moves) {
-        self.worker.shared.metrics.rebalances.inc_by(moves.rebalances);
-        if moves.revoked.is_empty() {
-            return;
-        }
-        waiting.retain(|message| !moves.revoked.contains(&message.partition()));
-        self.forget(&moves.revoked);
-    }
-
-    fn forget(&mut self, revoked: &BTreeSet<i32>) {
-        self.claims.retain(|_, claim| !revoked.contains(&claim.partition));
-        for partition in revoked {
-            let labels = [self.lineage.topic.as_str(), &partition.to_string()];
-            // A gauge that nobody has set yet is not there to be removed.
-            let _ = self.worker.shared.metrics.lag.remove_label_values(&labels);
-            let _ = self.worker.shared.metrics.next_offset.remove_label_values(&labels);
-        }
-        tracing::info!(worker = self.worker.number, partitions = ?revoked, "partitions revoked");
-    }
-
-    /// Claims the streams of what was assigned, and only then begins to read them,
-    /// each from the offset that the ledger holds.
-    fn claim_assigned(&mut self, moves: &Moves) -> Result<(), End> {
-        if moves.assigned.is_empty() {
-            return Ok(());
-        }
-        let mut offsets = Vec::with_capacity(moves.assigned.len());
-        for partition in moves.assigned.iter().copied() {
-            let (log_start, log_end) = self.stream.watermarks(partition)?;
-            let stream = self.lineage.stream(partition);
-            let lineage = &self.lineage;
-            let claim = claim::claim(&mut self.connection, lineage, partition, log_start);
-            // Nobody's claim of this stream is ours yet: whoever blocks it is a former owner.
-            let claiming = [(stream, i64::MAX)];
-            let claim = self.worker.runtime.block_on(watched(
-                claim,
-                &self.worker.shared.config.database,
-                &self.worker.shared.metrics,
-                self.backend_pid,
-                &claiming,
-            ))?;
-            tracing::info!(
-                worker = self.worker.number, topic = %self.lineage.topic, partition, epoch = claim.epoch,
-                next_offset = claim.next_offset, log_start, log_end, "stream claimed"
-            );
-            check_log(&self.lineage.topic, partition, claim.next_offset, (log_start, log_end))?;
-            offsets.push((partition, claim.next_offset));
-            self.claims.insert(stream, claim);
-        }
-        self.stream.assign(&offsets)?;
-        Ok(())
-    }
-
-    /// Applies messages, all of them, in one transaction or, where an event makes the
-    /// database refuse, in several.
-    fn apply_all(&mut self, waiting: &[BorrowedMessage<'s>]) -> Result<(), End> {
-        let shared = self.worker.shared;
-        let mut positions = self.stream.positions(&self.lineage)?;
-        if waiting.is_empty() && !self.position_moved(&positions) {
-            return Ok(());
-        }
-        let read = |borrowed| {
-            let stream = self.lineage.stream(BorrowedMessage::partition(borrowed));
-            Received::read(stream::message(borrowed, stream), &shared.config.decoder)
-        };
-        let mut received: Vec<Received<'_>> = waiting.iter().map(read).collect();
-        let nowhere = HashMap::new();
-        let mut trouble = Trouble::default();
-        let mut most = received.len().max(1);
-        loop {
-            let now = most.min(received.len());
-            let last = now == received.len();
-            let known = if last { &positions } else { &nowhere };
-            match self.attempt(&Batch { received: &received[..now], positions: known }) {
-                Ok(applied) => {
-                    self.committed(now, applied);
-                    received.drain(..now);
-                    trouble.races = 0;
-                    most = most.saturating_mul(2);
-                }
-                Err(End::Failure(Failure::Race(race))) => {
-                    shared.metrics.retries.inc();
-                    self.worker.sleep(trouble.race(race)?);
-                    continue;
-                }
-                Err(End::Failure(Failure::BadData(error))) if now > 1 => {
-                    tracing::error!(worker = self.worker.number, %error, messages = now, "searching for the event that Postgres refuses");
-                    most = now.div_ceil(2);
-                    continue;
-                }
-                Err(End::Failure(Failure::BadData(error))) => {
-                    trouble.internal += 1;
-                    match received.first_mut() {
-                        Some(only) if trouble.internal <= MOST_INTERNAL => only.reject(error.to_string()),
-                        _ => return Err(Stop::Damage(error.to_string()).into()),
-                    }
-                    continue;
-                }
-                Err(End::Failure(Failure::Unavailable(error))) => {
-                    // What was revoked will be read again, by us too if it has come back: its
-                    // messages must go, and its position with them, or it would pass for a hole.
-                    let revoked = self.wait_for_postgres(error)?;
-                    received.retain(|one| !revoked.contains(&one.message.at.stream));
-                    positions.retain(|stream, _| !revoked.contains(stream));
-                    continue;
-                }
-                Err(end) => return Err(end),
-            }
-            if last {
-                return Ok(());
-            }
-        }
-    }
-
-    /// Runs the transaction once, and ends former owners that block it.
-    fn attempt(&mut self, batch: &Batch<'_, '_>) -> Result<Applied, End> {
-        let shared = self.worker.shared;
-        let ours: Vec<(StreamId, i64)> = self.claims.values().map(|claim| (claim.stream, claim.epoch)).collect();
-        let work = apply(&mut self.connection, &mut self.accounts, &shared.config.decoder.rules, &self.claims, batch);
-        let work = watched(work, &shared.config.database, &shared.metrics, self.backend_pid, &ours);
-        let done = self.worker.runtime.block_on(async { tokio::time::timeout(APPLY_TIMEOUT, work).await });
-        let failure = match done {
-            Ok(Ok(applied)) => return Ok(applied),
-            Ok(Err(failure)) => failure,
-            // The connection is in the middle of something: the life ends with it.
-            Err(_) => {
-                shared.metrics.failures.with_label_values(&["timed_out"]).inc();
-                return Err(End::TimedOut);
-            }
-        };
-        let (reason, next) = match &failure {
-            Failure::Race(_) => ("race", "the batch is run again"),
-            Failure::FenceLost => ("fence_lost", "a new life begins"),
-            Failure::CommitUnknown(_) => ("commit_unknown", "a new life begins, and its claim shows how it ended"),
-            Failure::Unavailable(_) => ("unavailable", "waiting for Postgres"),
-            Failure::BadData(_) => ("bad_data", "the event is searched for"),
-            Failure::Damage(_) => ("damage", "the consumer stops"),
-        };
-        shared.metrics.failures.with_label_values(&[reason]).inc();
-        tracing::warn!(worker = self.worker.number, messages = batch.received.len(), reason = %failure, next, "batch rolled back");
-        match failure {
-            Failure::FenceLost => {
-                shared.metrics.fence_losses.inc();
-                Err(Failure::FenceLost.into())
-            }
-            Failure::Damage(what) => Err(Stop::Damage(what).into()),
-            failure => Err(failure.into()),
-        }
-    }
-
-    fn committed(&mut self, messages: usize, applied: Applied) {
-        let metrics = &self.worker.shared.metrics;
-        metrics.committed(messages, &applied);
-        if !applied.rejected.is_empty() {
-            let codes = &applied.rejected;
-            tracing::warn!(worker = self.worker.number, topic = %self.lineage.topic, ?codes, "messages quarantined");
-        }
-        for claim in applied.claims {
-            let labels = [self.lineage.topic.as_str(), &claim.partition.to_string()];
-            metrics.next_offset.with_label_values(&labels).set(claim.next_offset);
-            if let Some(end) = self.stream.known_log_end(claim.partition) {
-                metrics.lag.with_label_values(&labels).set(end.saturating_sub(claim.next_offset).max(0));
-            }
-            self.claims.insert(claim.stream, claim);
-        }
-    }
-
-    /// A short outage: the partitions rest, the group is served, the connection is
-    /// made anew. The batch stays in memory and is run again under the same claims,
-    /// if they still are ours. Returns what the group has revoked meanwhile.
-    fn wait_for_postgres(&mut self, error: sqlx::Error) -> Result<BTreeSet<StreamId>, End> {
-        let began = Instant::now();
-        self.worker.shared.health.say(self.worker.number, Condition::Waiting(format!("Postgres is away: {error}")));
-        self.stream.pause()?;
-        let mut moves = Moves::default();
-        let mut back_off = BackOff::new();
-        loop {
-            if began.elapsed() >= SHORT_OUTAGE || self.worker.stopping() {
-                return Err(Failure::Unavailable(error).into());
-            }
-            if self.stream.serve(back_off.next()).map_err(|error| self.kafka_error(error))?.is_some() {
-                // It would be lost: a paused partition hands out nothing, so this is a
-                // client that we do not understand.
-                return Err(Stop::Kafka("a paused partition has handed out a message".to_owned()).into());
-            }
-            let new = self.stream.take_moves();
-            moves.rebalances += new.rebalances;
-            moves.revoked.extend(&new.revoked);
-            moves.assigned = moves.assigned.difference(&new.revoked).chain(&new.assigned).copied().collect();
-            if let Ok(connection) = self.worker.runtime.block_on(self.worker.shared.config.database.connect_worker()) {
-                self.connection = connection;
-                break;
-            }
-        }
-        self.accounts = KnownAccounts::default();
-        self.backend_pid = self.worker.runtime.block_on(claim::backend_pid(&mut self.connection))?;
-        self.worker.runtime.block_on(registry::register(&mut self.connection, &self.worker.shared.config.decoder.rules))?;
-        self.drop_revoked(&mut Vec::new(), &moves);
-        for claim in self.claims.values() {
-            self.worker.runtime.block_on(claim::renew(&mut self.connection, claim))?;
-        }
-        self.claim_assigned(&moves)?;
-        self.stream.resume()?;
-        self.worker.ready();
-        tracing::info!(worker = self.worker.number, after = ?began.elapsed(), "Postgres is back");
-        Ok(moves.revoked.iter().map(|partition| self.lineage.stream(*partition)).collect())
-    }
-
-    fn position_moved(&self, positions: &HashMap<StreamId, i64>) -> bool {
-        self.claims.values().any(|claim| positions.get(&claim.stream).is_some_and(|at| *at > claim.next_offset))
-    }
-
-    /// Tells lag tools. Nothing reads these offsets back, so a failure is only noted.
-    fn tell(&self) {
-        if let Err(error) = self.stream.tell_offsets(&self.claims, CommitMode::Async) {
-            tracing::debug!(worker = self.worker.number, %error, "Kafka did not take the offsets");
-        }
-    }
-
-    /// Stops where the topic of this name is another one by now.
-    fn identify(&self) -> Result<(), End> {
-        let now = self.stream.lineage(self.worker.shared.config.kafka.unidentified_topic)?;
-        if now == self.lineage {
-            return Ok(());
-        }
-        let offsets = self.claims.values().map(|claim| claim.next_offset).sum();
-        Err(Stop::LineageChanged { now, known: self.lineage.clone(), offsets }.into())
-    }
-
-    /// Any error of the client ends the life; one that comes back at the same offset
-    /// ends the process.
-    fn kafka_error(&mut self, error: KafkaError) -> End {
-        if let Some(fatal) = self.stream.fatal_error() {
-            return Stop::Kafka(fatal).into();
-        }
-        if is_about_data(&error)
-            && let Some(claim) = self.claims.values().min_by_key(|claim| claim.partition)
-            && let Err(stop) = self.worker.unreadable(claim.partition, claim.next_offset, &error)
-        {
-            return stop.into();
-        }
-        error.into()
-    }
-
-    fn farewell(&mut self) {
-        if let Err(error) = self.stream.tell_offsets(&self.claims, CommitMode::Sync) {
-            tracing::debug!(worker = self.worker.number, %error, "Kafka did not take the last offsets");
-        }
-        tracing::info!(worker = self.worker.number, "worker done");
-    }
-}
-
-/// Waits for `work`; once it has been blocked for a second, ends the transactions of
-/// former owners that keep it waiting. A second connection is needed for that, as
-/// the first is busy waiting.
-async fn watched<T>(
-    work: impl Future<Output = Result<T, Failure>>,
-    database: &Database,
-    metrics: &Metrics,
-    backend_pid: i32,
-    streams: &[(StreamId, i64)],
-) -> Result<T, Failure> {
-    let mut work = std::pin::pin!(work);
-    loop {
-        tokio::select! {
-            done = &mut work => return done,
-            () = tokio::time::sleep(BLOCKED_AFTER) => {
-                let Ok(mut connection) = database.connect().await else { continue };
-                match claim::end_former_owners(&mut connection, backend_pid, streams).await {
-                    Ok(0) => {}
-                    Ok(ended) => {
-                        metrics.former_owners_ended.inc_by(ended);
-                        tracing::warn!(ended, "ended the transaction of a former owner that blocked this worker");
-                    }
-                    Err(error) => tracing::warn!(%error, "could not ask who blocks this worker"),
-                }
-            }
-        }
-    }
-}
-
-/// Whether the log still has what the ledger wants next.
-fn check_log(topic: &str, partition: i32, next_offset: i64, (log_start, log_end): (i64, i64)) -> Result<(), Stop> {
-    let topic = topic.to_owned();
-    if next_offset < log_start {
-        return Err(Stop::Gap { topic, partition, next_offset, log_start });
-    }
-    if next_offset > log_end {
-        return Err(Stop::AheadOfLog { topic, partition, next_offset, log_end });
-    }
-    Ok(())
-}
-
-/// Whether the bytes of the log are at fault, rather than the way to them.
-fn is_about_data(error: &KafkaError) -> bool {
-    use RDKafkaErrorCode::{BadCompression, BadMessage, InvalidMessage, InvalidMessageSize, NotImplemented, UnsupportedCompressionType};
-    matches!(
-        error,
-        KafkaError::MessageConsumption(
-            BadCompression | BadMessage | InvalidMessage | InvalidMessageSize | NotImplemented | UnsupportedCompressionType
-        )
-    )
-}
-
-/// What has gone wrong with one batch so far.
-#[derive(Default)]
-struct Trouble {
-    races: u32,
-    internal: u32,
-    violation: Option<(String, u32)>,
-}
-
-impl Trouble {
-    /// How long to wait before the batch is run again.
-    fn race(&mut self, race: Race) -> Result<Duration, End> {
-        self.races += 1;
-        if let Race::Unique { constraint, detail } = &race {
-            let row = format!("{constraint}: {detail}");
-            let times = self.violation.take().filter(|(seen, _)| *seen == row).map_or(0, |(_, times)| times) + 1;
-            if times >= SAME_VIOLATION {
-                return Err(Stop::Damage(format!("the same row is violated {times} times in a row, {row}")).into());
-            }
-            self.violation = Some((row, times));
-        }
-        if self.races > MOST_RACES {
-            return Err(Failure::Race(race).into());
-        }
-        // Jitter: two workers that met must not meet again.
-        Ok(Duration::from_millis(rand::random_range(1..=10 * u64::from(self.races))))
-    }
-}
-
 /// Doubling pauses with jitter, 50 ms to 5 s.
-struct BackOff(Duration);
+pub(crate) struct BackOff(Duration);
 
 impl BackOff {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self(Duration::from_millis(50))
     }
 
-    fn next(&mut self) -> Duration {
+    pub(crate) fn next(&mut self) -> Duration {
         let pause = self.0.mul_f64(rand::random_range(0.5..1.0));
         self.0 = (self.0 * 2).min(Duration::from_secs(5));
         pause

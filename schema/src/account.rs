@@ -100,7 +100,9 @@ mod tests {
         for good in ["assets:bank", "liabilities:merchant:m%20X", "equity:a.b_c-d:9"] {
             assert!(AccountPath::parse(good).is_ok(), "{good}");
         }
-        for bad in ["assets", "asset:x", "assets:", "assets::x", "assets:a b", "assets:%2f", "assets:%2", ":x", "Assets:x"] {
+        for bad in
+            ["assets", "asset:x", "assets:", "assets::x", "assets:a b", "assets:%2f", "assets:%2", ":x", "Assets:x"]
+        {
             assert!(AccountPath::parse(bad).is_err(), "{bad}");
         }
     }

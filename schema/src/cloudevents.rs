@@ -112,7 +112,8 @@ mod tests {
 
     #[test]
     fn the_content_type_decides_first() {
-        let header = |name: &'static str, value: &'static str| Header { name: name.as_bytes(), value: Some(value.as_bytes()) };
+        let header =
+            |name: &'static str, value: &'static str| Header { name: name.as_bytes(), value: Some(value.as_bytes()) };
         let binary = header("ce_specversion", "1.0");
         assert_eq!(mode(&[]), Ok(Mode::Plain));
         assert_eq!(mode(&[header("content-type", "application/json")]), Ok(Mode::Plain));

@@ -7,7 +7,8 @@ fn the_file_reads() {
     assert!(all.len() > 200);
     assert!(all.keys().all(|code| index(code).is_some()));
     assert!(all.values().all(|currency| currency.decimals <= 4 && !currency.name.is_empty()));
-    let retired = |c: &Currency| c.retired.as_ref().is_none_or(|m| m.len() == 4 || (m.len() == 7 && m.as_bytes()[4] == b'-'));
+    let retired =
+        |c: &Currency| c.retired.as_ref().is_none_or(|m| m.len() == 4 || (m.len() == 7 && m.as_bytes()[4] == b'-'));
     assert!(all.values().all(retired));
     for never in ["XXX", "XTS", "XAU", "XAG", "XPT", "XPD", "XDR", "XUA", "XSU", "XBA"] {
         assert!(!all.contains_key(never), "{never} counts no money");

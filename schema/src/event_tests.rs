@@ -144,8 +144,11 @@ fn cloudevents_are_the_same_events() {
     let decoder = decoder();
     let samples: Vec<CloudEvent> = serde_json::from_str(include_str!("../testdata/cloudevents.json")).expect("JSON");
     for sample in &samples {
-        let headers: Vec<Header<'_>> =
-            sample.headers.iter().map(|(name, value)| Header { name: name.as_bytes(), value: Some(value.as_bytes()) }).collect();
+        let headers: Vec<Header<'_>> = sample
+            .headers
+            .iter()
+            .map(|(name, value)| Header { name: name.as_bytes(), value: Some(value.as_bytes()) })
+            .collect();
         let read = decoder.decode(Message { value: Some(sample.value.as_bytes()), headers: &headers, timestamp: None });
         let code = read.as_ref().err().map(|reject| reject.code().to_owned());
         assert_eq!(code, sample.code, "{}: {read:?}", sample.name);
@@ -171,7 +174,8 @@ fn limits_of_size_and_clock() {
     assert_eq!(reject.code(), "too_large");
     let at = Timestamp::parse("2026-01-02T03:04:05.123456Z").expect("a time").micros() / 1000;
     let day = 24 * 3600 * 1000;
-    let sent = |timestamp| decoder.decode(Message { value: Some(PAID.as_bytes()), headers: &[], timestamp: Some(timestamp) });
+    let sent =
+        |timestamp| decoder.decode(Message { value: Some(PAID.as_bytes()), headers: &[], timestamp: Some(timestamp) });
     assert!(sent(at + 1 - day).is_ok());
     assert_eq!(sent(at - 1 - day).expect_err("ahead").code(), "future_time");
     assert!(sent(i64::MIN).is_err() && sent(i64::MAX).is_ok(), "no timestamp overflows");

@@ -65,7 +65,9 @@ impl<'a> Facts<'a> {
             // names it: silence would let a later snapshot reverse it.
             let why = match field.role {
                 Role::Text => "every state of this kind needs it to name an account",
-                _ if state.needs.contains(&index) => "this state's postings need it (no fee is \"fee\": 0, not silence)",
+                _ if state.needs.contains(&index) => {
+                    "this state's postings need it (no fee is \"fee\": 0, not silence)"
+                }
                 _ => continue,
             };
             if facts.0[index] == Fact::Absent {

@@ -12,7 +12,9 @@ fn position(type_: &str, data: &str) -> Position {
 
 /// debit <- credit amount, in words.
 fn lines(postings: &[PostingAmount]) -> Vec<String> {
-    let line = |p: &PostingAmount| format!("{} <- {} {} {}", p.debit.path.as_str(), p.credit.path.as_str(), p.amount, p.debit.asset);
+    let line = |p: &PostingAmount| {
+        format!("{} <- {} {} {}", p.debit.path.as_str(), p.credit.path.as_str(), p.amount, p.debit.asset)
+    };
     let mut lines: Vec<String> = postings.iter().map(line).collect();
     lines.sort();
     lines
@@ -25,7 +27,10 @@ fn a_payment_posts_its_amount_and_its_fee() {
     let postings = position("payment.succeeded", PAID).minus(Position::default());
     assert_eq!(
         lines(&postings),
-        ["assets:psp:stripe <- liabilities:merchant:m%201 1000 EUR", "liabilities:merchant:m%201 <- income:fees 29 EUR"]
+        [
+            "assets:psp:stripe <- liabilities:merchant:m%201 1000 EUR",
+            "liabilities:merchant:m%201 <- income:fees 29 EUR"
+        ]
     );
 }
 
@@ -34,7 +39,10 @@ fn a_reversal_is_the_same_with_the_accounts_swapped() {
     let postings = position("payment.reversed", PAID).minus(position("payment.succeeded", PAID));
     assert_eq!(
         lines(&postings),
-        ["income:fees <- liabilities:merchant:m%201 29 EUR", "liabilities:merchant:m%201 <- assets:psp:stripe 1000 EUR"]
+        [
+            "income:fees <- liabilities:merchant:m%201 29 EUR",
+            "liabilities:merchant:m%201 <- assets:psp:stripe 1000 EUR"
+        ]
     );
 }
 
@@ -48,7 +56,8 @@ fn a_restated_amount_posts_the_difference_alone() {
 
 #[test]
 fn another_currency_undoes_the_one_and_posts_the_other() {
-    let postings = position("payment.succeeded", &PAID.replace("EUR", "USD")).minus(position("payment.succeeded", PAID));
+    let postings =
+        position("payment.succeeded", &PAID.replace("EUR", "USD")).minus(position("payment.succeeded", PAID));
     assert_eq!(postings.len(), 4);
     let mut net: BTreeMap<String, i64> = BTreeMap::new();
     for p in &postings {
@@ -76,7 +85,10 @@ fn a_lost_dispute_takes_the_money_from_the_merchant() {
     );
     assert_eq!(
         lines(&position("dispute.won", data).minus(position("dispute.lost", data))),
-        ["assets:disputes:stripe <- liabilities:merchant:m1 500 EUR", "assets:psp:stripe <- assets:disputes:stripe 500 EUR"]
+        [
+            "assets:disputes:stripe <- liabilities:merchant:m1 500 EUR",
+            "assets:psp:stripe <- assets:disputes:stripe 500 EUR"
+        ]
     );
 }
 

@@ -29,7 +29,9 @@ pub enum Reject {
     MissingField { at: String, why: String },
     #[error("expected {expected}, found {found}; null is not absence: leave the field out instead")]
     WrongType { at: String, expected: &'static str, found: &'static str },
-    #[error("{text} is not a type; send KIND.STATE such as payment.succeeded, each [a-z][a-z0-9_]*, together at most 64 bytes")]
+    #[error(
+        "{text} is not a type; send KIND.STATE such as payment.succeeded, each [a-z][a-z0-9_]*, together at most 64 bytes"
+    )]
     BadType { at: String, text: String },
     #[error("{text} is not in the rules in force at that time; known: {known}")]
     UnknownType { at: String, text: String, known: String },
@@ -43,7 +45,9 @@ pub enum Reject {
     FutureTime { at: String, updated_at: String, hours: i64 },
     #[error("{why}; send {max} bytes at most, at least one, without control characters")]
     BadText { at: String, why: String, max: usize },
-    #[error("{text} is not an amount; send minor units as a JSON integer from 0 to 9007199254740991 (12.34 EUR is 1234)")]
+    #[error(
+        "{text} is not an amount; send minor units as a JSON integer from 0 to 9007199254740991 (12.34 EUR is 1234)"
+    )]
     BadAmount { at: String, text: String },
     #[error("{text} is no ISO 4217 code of the table; send an upper-case code such as EUR")]
     UnknownCurrency { at: String, text: String },

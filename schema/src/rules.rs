@@ -255,7 +255,10 @@ impl Kind {
         if let Some(index) = self.fields.iter().position(|field| field.name == name) {
             let held = self.fields[index].role;
             if held != role {
-                return Err(format!("field \"{name}\" is read as {held:?} elsewhere in kind \"{}\" and as {role:?} here", self.name));
+                return Err(format!(
+                    "field \"{name}\" is read as {held:?} elsewhere in kind \"{}\" and as {role:?} here",
+                    self.name
+                ));
             }
             return Ok(index);
         }
@@ -330,8 +333,8 @@ fn push_literal(parts: &mut Vec<Part>, plain: &mut String, literal: &str) {
 
 fn read_version(source: &Source<'_>, spanned: &Spanned<VersionToml>) -> Result<Version, RulesError> {
     let version = spanned.get_ref();
-    let from = Timestamp::parse(&version.from)
-        .map_err(|why| source.error(spanned, format!("`from` is not a time: {why}")))?;
+    let from =
+        Timestamp::parse(&version.from).map_err(|why| source.error(spanned, format!("`from` is not a time: {why}")))?;
     if version.number() < 1 || version.kind.is_empty() {
         return Err(source.error(spanned, "a version has a number from 1 on and at least one kind".to_owned()));
     }
@@ -365,7 +368,9 @@ fn read_kind(source: &Source<'_>, spanned: &Spanned<KindToml>, lines: &mut Vec<R
     for state in &toml.state {
         let name = &state.get_ref().name;
         if !is_name(name) || name.len() + kind.name.len() >= crate::event::MAX_TYPE_BYTES {
-            return Err(source.error(state, format!("state \"{name}\" is not [a-z][a-z0-9_]*, or the type has over 64 bytes")));
+            return Err(
+                source.error(state, format!("state \"{name}\" is not [a-z][a-z0-9_]*, or the type has over 64 bytes"))
+            );
         }
         if kind.state(name).is_some() {
             return Err(source.error(state, format!("state \"{name}\" stands twice")));
@@ -393,13 +398,22 @@ fn read_state(
     if toml.position.len() > MAX_LINES || (toml.lines.is_some() && !toml.position.is_empty()) {
         return Err(source.error(spanned, "a state has at most 200 lines, or `lines` of its own".to_owned()));
     }
-    let mut state =
-        State { name: toml.name.clone(), rank: toml.rank, place, lines: Vec::new(), own_lines: None, needs: Vec::new() };
+    let mut state = State {
+        name: toml.name.clone(),
+        rank: toml.rank,
+        place,
+        lines: Vec::new(),
+        own_lines: None,
+        needs: Vec::new(),
+    };
     for line in &toml.position {
         let read = kind.line(line.get_ref()).map_err(|why| source.error(line, why))?;
         state.needs.extend([read.amount, read.unit]);
         state.lines.push(read);
-        lines.push(RuleLine { text: canonical(kind, &toml.name, line.get_ref()), line: source.line_at(line.span().start) });
+        lines.push(RuleLine {
+            text: canonical(kind, &toml.name, line.get_ref()),
+            line: source.line_at(line.span().start),
+        });
     }
     if let Some(field) = &toml.lines {
         kind.journal = true;
@@ -424,8 +438,7 @@ fn canonical(kind: &Kind, state: &str, line: &LineToml) -> String {
 /// `[a-z][a-z0-9_]*`
 pub(crate) fn is_name(text: &str) -> bool {
     let mut bytes = text.bytes();
-    bytes.next().is_some_and(|b| b.is_ascii_lowercase())
-        && bytes.all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'_'))
+    bytes.next().is_some_and(|b| b.is_ascii_lowercase()) && bytes.all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'_'))
 }
 
 struct Source<'t>(&'t str);

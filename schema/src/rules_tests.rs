@@ -4,22 +4,29 @@ use crate::POSITIONS_TOML;
 #[test]
 fn the_shipped_rules_are_those_of_the_design() {
     let rules = Rules::parse(POSITIONS_TOML).expect("rules");
-    let kinds: Vec<String> = rules.versions()[0].kinds.iter().map(|kind| {
-        let states: Vec<String> = kind.states.iter().map(|s| format!("{} {}", s.name, s.rank)).collect();
-        format!("{}: {}", kind.name, states.join(", "))
-    }).collect();
-    assert_eq!(kinds, [
-        "payment: created 1, authorized 2, cancelled 3, failed 4, succeeded 5, reversed 5",
-        "fee: charged 1, reversed 1",
-        "refund: created 1, cancelled 2, succeeded 3, failed 3",
-        "dispute: inquiry 1, opened 2, won 2, lost 2",
-        "payout: created 1, cancelled 2, paid 3, failed 3",
-        "topup: created 1, failed 2, succeeded 3, reversed 3",
-        "transfer: created 1, failed 2, succeeded 3, reversed 3",
-        "settlement: created 1, failed 2, succeeded 3, reversed 3",
-        "conversion: created 1, failed 2, succeeded 3, reversed 3",
-        "journal: posted 1, voided 1",
-    ]);
+    let kinds: Vec<String> = rules.versions()[0]
+        .kinds
+        .iter()
+        .map(|kind| {
+            let states: Vec<String> = kind.states.iter().map(|s| format!("{} {}", s.name, s.rank)).collect();
+            format!("{}: {}", kind.name, states.join(", "))
+        })
+        .collect();
+    assert_eq!(
+        kinds,
+        [
+            "payment: created 1, authorized 2, cancelled 3, failed 4, succeeded 5, reversed 5",
+            "fee: charged 1, reversed 1",
+            "refund: created 1, cancelled 2, succeeded 3, failed 3",
+            "dispute: inquiry 1, opened 2, won 2, lost 2",
+            "payout: created 1, cancelled 2, paid 3, failed 3",
+            "topup: created 1, failed 2, succeeded 3, reversed 3",
+            "transfer: created 1, failed 2, succeeded 3, reversed 3",
+            "settlement: created 1, failed 2, succeeded 3, reversed 3",
+            "conversion: created 1, failed 2, succeeded 3, reversed 3",
+            "journal: posted 1, voided 1",
+        ]
+    );
 }
 
 fn one_line(line: &str) -> String {
@@ -30,7 +37,9 @@ fn one_line(line: &str) -> String {
 
 #[test]
 fn a_company_may_bring_its_own_kinds_and_units() {
-    let text = one_line(r#"{ debit = "expenses:points", credit = "liabilities:member:{member}", amount = "points", asset = "unit" },"#);
+    let text = one_line(
+        r#"{ debit = "expenses:points", credit = "liabilities:member:{member}", amount = "points", asset = "unit" },"#,
+    );
     let rules = Rules::parse(&text).expect("rules");
     let kind = rules.at(Timestamp::EPOCH).kind("points").expect("the kind");
     let roles: Vec<(&str, Role)> = kind.fields.iter().map(|f| (f.name.as_str(), f.role)).collect();

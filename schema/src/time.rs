@@ -50,7 +50,8 @@ impl Timestamp {
         }
         let (micros, rest) = fraction(&b[19..])?;
         let offset = offset_seconds(rest)?;
-        let seconds = days_since_epoch(year, month, day) * SECONDS_PER_DAY + hour * 3600 + minute * 60 + second - offset;
+        let seconds =
+            days_since_epoch(year, month, day) * SECONDS_PER_DAY + hour * 3600 + minute * 60 + second - offset;
         Self::from_micros(seconds * MICROS_PER_SECOND + micros).ok_or("it is outside the years 1970 to 9999 in UTC")
     }
 }

@@ -22,7 +22,8 @@ fn refused_times_are_refused() {
 fn fractions_are_cut_and_never_rounded() {
     for digits in 0..=12 {
         let nines = "9".repeat(digits);
-        let text = if digits == 0 { "2026-01-02T03:04:05Z".to_owned() } else { format!("2026-01-02T03:04:05.{nines}Z") };
+        let text =
+            if digits == 0 { "2026-01-02T03:04:05Z".to_owned() } else { format!("2026-01-02T03:04:05.{nines}Z") };
         let kept = format!("{:0<6}", &nines[..digits.min(6)]);
         let time = Timestamp::parse(&text).expect("a time");
         assert_eq!(time.to_string(), format!("2026-01-02T03:04:05.{kept}Z"));
