@@ -8,7 +8,7 @@ use crate::failure::{Failure, Race};
 use crate::health::Condition;
 use crate::metrics::Metrics;
 use crate::registry;
-use crate::stop::Stop;
+use crate::stop::{LineageChanged, Stop};
 use crate::store::KnownAccounts;
 use crate::stream::{self, Moves, Stream};
 use crate::worker::{BackOff, End, Worker};
@@ -332,7 +332,8 @@ impl<'w, 'p, 's> Life<'w, 'p, 's> {
             return Ok(());
         }
         let offsets = self.claims.values().map(|claim| claim.next_offset).sum();
-        Err(Stop::LineageChanged { now, known: self.lineage.clone(), offsets }.into())
+        let changed = LineageChanged { now, known: self.lineage.clone(), offsets };
+        Err(Stop::LineageChanged(Box::new(changed)).into())
     }
 
     /// Any error of the client ends the life; one that comes back at the same offset

@@ -29,7 +29,7 @@ pub struct CopyBinary {
 }
 
 impl CopyBinary {
-    pub fn new() -> Self {
+    pub fn begin() -> Self {
         let mut bytes = b"PGCOPY\n\xff\r\n\0".to_vec();
         // Flags, and the length of the header's extension.
         bytes.extend_from_slice(&[0; 8]);

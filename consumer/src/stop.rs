@@ -8,13 +8,8 @@ use crate::topic::TopicError;
 /// Going on by itself could lose or double money, or cannot succeed.
 #[derive(Debug, thiserror::Error)]
 pub enum Stop {
-    #[error(
-        "topic {} on cluster {} has id {}, but this ledger has read {offsets} offsets of a topic of that name on cluster \
-         {} with id {}. It was deleted and made again, or this is another cluster: its offsets mean other messages. \
-         Nothing was read; point the consumer at the topic of the ledger, or give the new one another name",
-        .now.topic, .now.cluster_id, .now.topic_id, .known.cluster_id, .known.topic_id
-    )]
-    LineageChanged { now: Lineage, known: Lineage, offsets: i64 },
+    #[error(transparent)]
+    LineageChanged(Box<LineageChanged>),
     #[error(
         "partition {partition} of topic {topic} begins at offset {log_start}, but the ledger goes on at {next_offset}: \
          offsets {next_offset} to {} were deleted before they were read. Restore them from a mirror of the topic, \
@@ -49,7 +44,7 @@ impl Stop {
     /// The exit code of the process. 1 is any other error, 2 wrong usage.
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::LineageChanged { .. } => 10,
+            Self::LineageChanged(_) => 10,
             Self::Gap { .. } => 11,
             Self::AheadOfLog { .. } => 12,
             Self::Rules(_) => 13,
@@ -58,4 +53,18 @@ impl Stop {
             _ => 1,
         }
     }
+}
+
+/// The topic's offsets are not those that the ledger has read.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "topic {} on cluster {} has id {}, but this ledger has read {offsets} offsets of a topic of that name on cluster \
+     {} with id {}. It was deleted and made again, or this is another cluster: its offsets mean other messages. \
+     Nothing was read; point the consumer at the topic of the ledger, or give the new one another name",
+    .now.topic, .now.cluster_id, .now.topic_id, .known.cluster_id, .known.topic_id
+)]
+pub struct LineageChanged {
+    pub now: Lineage,
+    pub known: Lineage,
+    pub offsets: i64,
 }

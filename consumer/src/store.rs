@@ -116,7 +116,7 @@ impl<'c> Transaction<'c> {
     pub async fn write_events(&mut self, events: &[(Arrival<'_, '_>, Outcome)]) -> Result<(), Failure> {
         let mut sorted: Vec<&(Arrival<'_, '_>, Outcome)> = events.iter().collect();
         sorted.sort_unstable_by_key(|(arrival, _)| (arrival.event.updated_at, arrival.event.id));
-        let mut copy = CopyBinary::new();
+        let mut copy = CopyBinary::begin();
         for (arrival, outcome) in sorted {
             copy.event(arrival, *outcome);
         }
@@ -131,7 +131,7 @@ impl<'c> Transaction<'c> {
         let (mut absent, mut present): (Vec<_>, Vec<_>) = changes.values().partition(|change| change.read_as.is_none());
         absent.sort_unstable_by_key(|change| change.to.event.resource_id);
         present.sort_unstable_by_key(|change| change.to.event.resource_id);
-        let mut copy = CopyBinary::new();
+        let mut copy = CopyBinary::begin();
         absent.iter().for_each(|change| copy.resource(change));
         let columns = "COPY resources (resource_id, kind, path, state, updated_at, revision, rules_version, facts)
                        FROM STDIN (FORMAT binary)";
@@ -200,7 +200,7 @@ impl<'c> Transaction<'c> {
     }
 
     pub async fn write_postings(&mut self, postings: &[Posting]) -> Result<(), Failure> {
-        let mut copy = CopyBinary::new();
+        let mut copy = CopyBinary::begin();
         postings.iter().for_each(|posting| copy.posting(posting));
         let columns = "COPY postings (stream, message_offset, line, debit, credit, amount, effective_at)
                        FROM STDIN (FORMAT binary)";
@@ -217,12 +217,12 @@ impl<'c> Transaction<'c> {
         self.quarantine(refused).await?;
         let mut sorted: Vec<&Arrival<'_, '_>> = conflicts.iter().collect();
         sorted.sort_unstable_by_key(|arrival| (arrival.event.id, arrival.event.fingerprint));
-        let mut copy = CopyBinary::new();
+        let mut copy = CopyBinary::begin();
         sorted.iter().for_each(|arrival| copy.conflict(arrival));
         let columns = "COPY conflicts (event_id, fingerprint, updated_at, resource_id, stream, message_offset,
                                        message_time, source, key, value, headers) FROM STDIN (FORMAT binary)";
         self.copy(columns, copy, conflicts.len()).await?;
-        let mut copy = CopyBinary::new();
+        let mut copy = CopyBinary::begin();
         incidents.iter().for_each(|incident| copy.incident(incident));
         let columns = "COPY incidents (stream, message_offset, code, resource_id, updated_at, event_id, detail)
                        FROM STDIN (FORMAT binary)";

@@ -15,7 +15,7 @@ use crate::health::{Condition, Health};
 use crate::life::{APPLY_TIMEOUT, Life};
 use crate::metrics::Metrics;
 use crate::registry::{self, RulesRefused};
-use crate::stop::Stop;
+use crate::stop::{LineageChanged, Stop};
 use crate::stream::Stream;
 use crate::topic::TopicError;
 use rdkafka::error::KafkaError;
@@ -123,14 +123,11 @@ impl<'p> Worker<'p> {
     /// mean other messages, so nobody goes on by himself.
     fn check_lineage(&self, connection: &mut PgConnection, lineage: &Lineage) -> Result<(), End> {
         let others = self.runtime.block_on(claim::other_lineages(connection, lineage))?;
-        match others.into_iter().next() {
-            None => Ok(()),
-            Some(known) => Err(End::Stop(Stop::LineageChanged {
-                now: lineage.clone(),
-                known: known.lineage,
-                offsets: known.offsets,
-            })),
-        }
+        let Some(known) = others.into_iter().next() else {
+            return Ok(());
+        };
+        let changed = LineageChanged { now: lineage.clone(), known: known.lineage, offsets: known.offsets };
+        Err(Stop::LineageChanged(Box::new(changed)).into())
     }
 
     pub(crate) fn ready(&self) {
