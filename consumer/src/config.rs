@@ -5,8 +5,7 @@ use postonce_schema::Decoder;
 use rdkafka::config::ClientConfig;
 use std::net::SocketAddr;
 
-/// The configuration of a consumer process.
-#[derive(Debug)]
+/// The configuration of a consumer process. Not Debug: properties hold passwords.
 pub struct Config {
     pub database: Database,
     pub kafka: Kafka,
@@ -21,7 +20,7 @@ pub struct Config {
 }
 
 /// How the topic is read.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Kafka {
     pub brokers: String,
     pub topic: String,

@@ -93,6 +93,7 @@ impl<'w, 'p, 's> Life<'w, 'p, 's> {
             self.told = Instant::now();
             // Markers behind the last message move the position and nothing else.
             self.apply_all(&[])?;
+            self.show_offsets();
             self.tell();
         }
         if self.identified.elapsed() >= IDENTIFY_EVERY {
@@ -262,12 +263,20 @@ impl<'w, 'p, 's> Life<'w, 'p, 's> {
             tracing::warn!(worker = self.worker.number, topic = %self.lineage.topic, ?codes, "messages quarantined");
         }
         for claim in applied.claims {
+            self.claims.insert(claim.stream, claim);
+        }
+        self.show_offsets();
+    }
+
+    /// The lag as the last fetch knew it: also while nothing can be committed.
+    fn show_offsets(&self) {
+        let metrics = &self.worker.shared.metrics;
+        for claim in self.claims.values() {
             let labels = [self.lineage.topic.as_str(), &claim.partition.to_string()];
             metrics.next_offset.with_label_values(&labels).set(claim.next_offset);
             if let Some(end) = self.stream.known_log_end(claim.partition) {
                 metrics.lag.with_label_values(&labels).set(end.saturating_sub(claim.next_offset).max(0));
             }
-            self.claims.insert(claim.stream, claim);
         }
     }
 
