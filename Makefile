@@ -15,7 +15,7 @@ build:
 # Everything, on real Apache Kafka and real Postgres.
 test:
 	./setup.sh test
-	cargo build --locked
+	cargo build --workspace --locked
 	cargo test --workspace --locked
 	@set -e; for file in schema/testdata/*.py; do \
 		[ -e "$$file" ] || continue; \

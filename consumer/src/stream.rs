@@ -18,7 +18,7 @@ use rdkafka_sys as sys;
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::{CStr, CString};
 use std::ptr;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How long librdkafka may take to give a partition up.
@@ -46,34 +46,77 @@ pub struct Moves {
 /// Nothing is assigned here: a partition is read only once its stream has been
 /// claimed and its offset is known, and for that the worker needs the database.
 /// librdkafka waits for the call, and goes on with its heartbeats.
-struct Rebalances(Mutex<Moves>);
+#[derive(Default)]
+struct Rebalances(Mutex<Group>);
+
+#[derive(Default)]
+struct Group {
+    moves: Moves,
+    /// What has been assigned, and so can be unassigned.
+    held: BTreeSet<i32>,
+    /// librdkafka waits for the call that assigns. Until it comes, the group does not
+    /// go on and the client cannot be closed.
+    awaited: bool,
+}
+
+impl Rebalances {
+    fn group(&self) -> MutexGuard<'_, Group> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 impl ClientContext for Rebalances {}
 
 impl ConsumerContext for Rebalances {
     fn rebalance(&self, consumer: &BaseConsumer<Self>, code: RDKafkaRespErr, list: &mut TopicPartitionList) {
         let partitions = list.elements().iter().map(|element| element.partition()).collect::<BTreeSet<i32>>();
-        let mut moves = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        moves.rebalances += 1;
-        if code == RDKafkaRespErr::RD_KAFKA_RESP_ERR__ASSIGN_PARTITIONS {
-            moves.assigned.extend(partitions);
-            return;
-        }
-        // What was noted but not assigned yet cannot be unassigned.
-        let mut held = TopicPartitionList::new();
-        for element in list.elements() {
-            if !moves.assigned.remove(&element.partition()) {
-                held.add_partition(element.topic(), element.partition());
+        let mut group = self.group();
+        group.moves.rebalances += 1;
+        let answered = if code == RDKafkaRespErr::RD_KAFKA_RESP_ERR__ASSIGN_PARTITIONS {
+            if partitions.is_empty() {
+                // A rebalance that brings nothing new still waits for the call.
+                assign(consumer, list)
+            } else {
+                group.moves.assigned.extend(partitions);
+                group.awaited = true;
+                Ok(())
             }
-        }
-        moves.revoked.extend(partitions);
-        // The group goes on only when the partitions are given up.
-        let given_up = match consumer.rebalance_protocol() {
-            RebalanceProtocol::Cooperative => consumer.incremental_unassign(&held),
-            _ => consumer.unassign(),
+        } else {
+            // What was noted but not assigned yet cannot be unassigned.
+            let mut held = TopicPartitionList::new();
+            for element in list.elements() {
+                if group.held.remove(&element.partition()) {
+                    held.add_partition(element.topic(), element.partition());
+                }
+            }
+            group.moves.assigned.retain(|partition| !partitions.contains(partition));
+            group.moves.revoked.extend(partitions);
+            // The group goes on only when the partitions are given up.
+            match consumer.rebalance_protocol() {
+                RebalanceProtocol::Cooperative => consumer.incremental_unassign(&held),
+                _ => consumer.unassign(),
+            }
         };
-        if let Err(error) = given_up {
-            tracing::warn!(%error, "could not give partitions up");
+        if let Err(error) = answered {
+            tracing::warn!(%error, "the Kafka client did not take a rebalance");
+        }
+    }
+}
+
+fn assign(consumer: &BaseConsumer<Rebalances>, list: &TopicPartitionList) -> KafkaResult<()> {
+    match consumer.rebalance_protocol() {
+        RebalanceProtocol::Cooperative => consumer.incremental_assign(list),
+        _ => consumer.assign(list),
+    }
+}
+
+/// Closing waits for the group, and the group for the call that assigns.
+impl Drop for Stream {
+    fn drop(&mut self) {
+        if std::mem::take(&mut self.consumer.context().group().awaited)
+            && let Err(error) = assign(&self.consumer, &TopicPartitionList::new())
+        {
+            tracing::warn!(%error, "the Kafka client did not take an empty assignment");
         }
     }
 }
@@ -81,8 +124,7 @@ impl ConsumerContext for Rebalances {
 impl Stream {
     /// Joins the group.
     pub fn subscribe(kafka: &Kafka) -> KafkaResult<Self> {
-        let context = Rebalances(Mutex::new(Moves::default()));
-        let consumer = BaseConsumer::from_config_and_context(&kafka.consumer_config(), context)?;
+        let consumer = BaseConsumer::from_config_and_context(&kafka.consumer_config(), Rebalances::default())?;
         consumer.subscribe(&[&kafka.topic])?;
         Ok(Self { consumer, topic: kafka.topic.clone() })
     }
@@ -111,7 +153,7 @@ impl Stream {
 
     /// What the group has moved since the last call.
     pub fn take_moves(&self) -> Moves {
-        std::mem::take(&mut *self.consumer.context().0.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut self.consumer.context().group().moves)
     }
 
     /// Begins to read partitions, each at its own offset.
@@ -121,10 +163,11 @@ impl Stream {
             list.add_partition_offset(&self.topic, *partition, Offset::Offset(*offset))?;
         }
         self.wait_until_forgotten(&list)?;
-        match self.consumer.rebalance_protocol() {
-            RebalanceProtocol::Cooperative => self.consumer.incremental_assign(&list),
-            _ => self.consumer.assign(&list),
-        }
+        assign(&self.consumer, &list)?;
+        let mut group = self.consumer.context().group();
+        group.held.extend(offsets.iter().map(|(partition, _)| partition));
+        group.awaited = false;
+        Ok(())
     }
 
     /// librdkafka gives partitions up in the background and keeps its position in them
