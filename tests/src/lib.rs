@@ -27,16 +27,21 @@
     reason = "in a test a panic is the report of a failure"
 )]
 
+mod books;
 mod database;
+mod faults;
 mod http;
 mod kafka;
 mod messages;
 mod parts;
 mod process;
+mod proxy;
 mod trial;
 mod wait;
 
+pub use books::{Books, Ledger};
 pub use database::Db;
+pub use faults::{Barrier, Consumer, Flow, QUICK, payment, payments};
 pub use http::{get, metric};
 pub use kafka::Kafka;
 pub use libtest_mimic::Trial;
@@ -44,5 +49,6 @@ pub use messages::{Message, Sender, Transaction, end_offsets, read_all};
 pub use parts::{Database, kafka, postgres, postgres_18, repository, start_postgres, stop_parts, unique};
 pub use postonce::private_postgres::{PrivatePostgres, StartOptions, free_port};
 pub use process::PostonceProcess;
+pub use proxy::{Fault, Proxy};
 pub use trial::trial;
 pub use wait::wait_until;
