@@ -7,7 +7,7 @@ use postonce_schema::{Header, StreamId};
 use rdkafka::Message as _;
 use rdkafka::Offset;
 use rdkafka::client::ClientContext;
-use rdkafka::config::FromClientConfigAndContext;
+use rdkafka::config::{FromClientConfigAndContext, RDKafkaLogLevel};
 use rdkafka::consumer::base_consumer::BaseConsumer;
 use rdkafka::consumer::{CommitMode, Consumer, ConsumerContext, RebalanceProtocol};
 use rdkafka::error::{KafkaError, KafkaResult};
@@ -65,7 +65,19 @@ impl Rebalances {
     }
 }
 
-impl ClientContext for Rebalances {}
+impl ClientContext for Rebalances {
+    fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
+        use RDKafkaLogLevel::{Alert, Critical, Emerg, Error, Info, Notice, Warning};
+        match level {
+            // Kafka's copy of the offset is for lag tools: in a rebalance it may be refused.
+            _ if facility == "COMMITFAIL" => tracing::debug!(target: "librdkafka", facility, "{message}"),
+            Emerg | Alert | Critical | Error => tracing::error!(target: "librdkafka", facility, "{message}"),
+            Warning => tracing::warn!(target: "librdkafka", facility, "{message}"),
+            Notice | Info => tracing::info!(target: "librdkafka", facility, "{message}"),
+            RDKafkaLogLevel::Debug => tracing::debug!(target: "librdkafka", facility, "{message}"),
+        }
+    }
+}
 
 impl ConsumerContext for Rebalances {
     fn rebalance(&self, consumer: &BaseConsumer<Self>, code: RDKafkaRespErr, list: &mut TopicPartitionList) {
