@@ -33,9 +33,11 @@ mod faults;
 mod http;
 mod kafka;
 mod messages;
+pub mod model;
 mod parts;
 mod process;
 mod proxy;
+pub mod scenario;
 mod trial;
 mod wait;
 
