@@ -39,7 +39,9 @@ impl Database {
             // The server finds out within 25 s that a client's machine is gone, and
             // lets go of the locks that its transaction held.
             .options([("tcp_keepalives_idle", "10"), ("tcp_keepalives_interval", "5"), ("tcp_keepalives_count", "3")])
-            .options([("search_path", schema), ("timezone", "UTC"), ("jit", "off")]);
+            .options([("search_path", schema), ("timezone", "UTC"), ("jit", "off")])
+            // "Already exists" is no news to whoever migrates twice.
+            .options([("client_min_messages", "warning")]);
         Ok(Self { options, schema: schema.to_owned() })
     }
 

@@ -80,6 +80,10 @@ CREATE INDEX events_resource ON events (resource_id);
 -- From an offset to its event; rows arrive in this order, so a few bytes a range do.
 CREATE INDEX events_offset ON events USING brin (stream, message_offset) WITH (pages_per_range = 32);
 
+-- Vacuum is what summarises new ranges of a BRIN index, and until then a look-up reads
+-- them whole. By default it waits for a fifth of the table: on a large one for months.
+ALTER TABLE events SET (autovacuum_vacuum_insert_scale_factor = 0, autovacuum_vacuum_insert_threshold = 1000000);
+
 -- The state of each resource, and the facts from which its position is computed.
 -- fillfactor: a new state fits beside the old one, and no index is touched.
 CREATE TABLE resources (
@@ -119,6 +123,7 @@ CREATE TABLE postings (
     CONSTRAINT postings_two_accounts CHECK (debit <> credit)
 );
 CREATE INDEX postings_offset ON postings USING brin (stream, message_offset) WITH (pages_per_range = 32);
+ALTER TABLE postings SET (autovacuum_vacuum_insert_scale_factor = 0, autovacuum_vacuum_insert_threshold = 1000000);
 -- `statement`: an account's postings in the order of their effect, page by page.
 CREATE INDEX postings_debit ON postings (debit, effective_at);
 CREATE INDEX postings_credit ON postings (credit, effective_at);

@@ -94,7 +94,7 @@ impl Nursery {
 
     fn payout(&mut self, rng: &mut ChaCha8Rng) -> Lifecycle {
         let merchant = self.world.merchant(rng);
-        let amount = merchant.currency.amount_of(rng.random_range(10_000..3_000_000));
+        let amount = merchant.currency.amount_of(rng.random_range(1_000..20_000));
         self.of_merchant(Kind::Payout, State::Created, merchant, Data::of(&merchant, amount))
     }
 
@@ -128,7 +128,7 @@ impl Nursery {
     fn settlement(&mut self, rng: &mut ChaCha8Rng) -> Lifecycle {
         let provider = world::provider(rng);
         let (currency, _) = world::currency_pair(rng);
-        let amount = currency.amount_of(rng.random_range(1_000_000..80_000_000));
+        let amount = currency.amount_of(rng.random_range(5_000..120_000));
         let data = Data {
             provider: Some(provider.name),
             bank: Some(world::bank(rng)),
@@ -138,14 +138,14 @@ impl Nursery {
         };
         let mut settlement = self.of_platform(Kind::Settlement, provider.name, data);
         // A wire costs the same whatever it carries; some providers pay for it.
-        settlement.fee = if rng.random_ratio(1, 3) { 0 } else { currency.amount_of(2_500) };
+        settlement.fee = if rng.random_ratio(1, 3) { 0 } else { currency.amount_of(25) };
         settlement
     }
 
     fn conversion(&mut self, rng: &mut ChaCha8Rng) -> Lifecycle {
         let provider = world::provider(rng);
         let (from, to) = world::currency_pair(rng);
-        let amount = from.amount_of(rng.random_range(50_000..10_000_000));
+        let amount = from.amount_of(rng.random_range(2_000..40_000));
         let data = Data {
             provider: Some(provider.name),
             currency: from.code,
