@@ -72,7 +72,10 @@ impl Database {
 
     async fn open(&self, options: &PgConnectOptions) -> Result<PgConnection, DatabaseError> {
         match tokio::time::timeout(CONNECT_TIMEOUT, options.connect()).await {
-            Ok(Ok(connection)) => Ok(connection),
+            Ok(Ok(connection)) => {
+                crate::nodelay::set(options.get_port());
+                Ok(connection)
+            }
             Ok(Err(source)) => Err(DatabaseError::Unreachable { at: self.to_string(), source }),
             Err(_) => Err(DatabaseError::TimedOut { at: self.to_string(), after: CONNECT_TIMEOUT }),
         }

@@ -31,6 +31,7 @@ pub mod health;
 pub mod life;
 pub mod message;
 pub mod metrics;
+mod nodelay;
 pub mod outcomes;
 pub mod read;
 pub mod registry;
