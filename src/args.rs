@@ -1,6 +1,9 @@
 //! Arguments that several commands share, each with its environment variable.
 
+use anyhow::{Context, anyhow};
 use clap::{Args, ValueEnum};
+use postonce_schema::{POSITIONS_TOML, Rules};
+use std::path::PathBuf;
 
 /// How to reach Kafka.
 #[derive(Args, Clone)]
@@ -9,18 +12,32 @@ pub struct KafkaArgs {
     #[arg(long, short = 'b', env = "KAFKA_BROKERS", value_name = "HOST:PORT")]
     pub brokers: String,
 
-    /// The topic with the payment events
-    #[arg(long, short = 't', env = "POSTONCE_TOPIC", default_value = "payments")]
-    pub topic: String,
+    #[command(flatten)]
+    pub topic: TopicArgs,
 
+    #[command(flatten)]
+    pub client: ClientArgs,
+}
+
+/// Which topic.
+#[derive(Args, Clone)]
+pub struct TopicArgs {
+    /// The topic with the payment events
+    #[arg(long = "topic", short = 't', id = "topic", env = "POSTONCE_TOPIC", default_value = "payments")]
+    pub name: String,
+}
+
+/// What the Kafka client is told beside the brokers.
+#[derive(Args, Clone)]
+pub struct ClientArgs {
     /// Any librdkafka property, repeatable: `-X security.protocol=SASL_SSL`.
-    /// In the environment several are separated by white space
+    /// In the environment each stands on a line of its own
     #[arg(
         short = 'X',
         long = "property",
         env = "POSTONCE_KAFKA_PROPERTIES",
         value_name = "KEY=VALUE",
-        value_delimiter = ' ',
+        value_delimiter = '\n',
         value_parser = property,
         // A property may be a password: --help shows that the variable exists, never its value.
         hide_env_values = true
@@ -41,6 +58,25 @@ pub struct DatabaseArgs {
     pub schema: String,
 }
 
+/// Which rules judge the events.
+#[derive(Args, Clone)]
+pub struct RulesArgs {
+    /// Rules of your own, instead of those that ship with Postonce
+    #[arg(long, env = "POSTONCE_POSITIONS", value_name = "FILE")]
+    pub positions: Option<PathBuf>,
+}
+
+impl RulesArgs {
+    /// Reads and checks the rules; an error names file and line.
+    pub fn read(&self) -> anyhow::Result<Rules> {
+        let Some(path) = &self.positions else {
+            return Rules::parse(POSITIONS_TOML).context("the rules that ship with Postonce");
+        };
+        let text = std::fs::read_to_string(path).with_context(|| format!("--positions {}", path.display()))?;
+        Rules::parse(&text).map_err(|error| anyhow!("{}:{}: {}", path.display(), error.line, error.why))
+    }
+}
+
 /// How a command prints its result on stdout.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Output {
@@ -58,7 +94,7 @@ pub struct OutputArgs {
     pub output: Output,
 }
 
-pub(crate) fn property(text: &str) -> Result<(String, String), String> {
+fn property(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((key, value)) if !key.trim().is_empty() => Ok((key.trim().to_owned(), value.to_owned())),
         // The text is not repeated: it may be half of a password.

@@ -1,14 +1,13 @@
 //! `postonce consume`: the topic into the ledger, for as long as the process lives.
 
-use crate::args::{DatabaseArgs, KafkaArgs};
+use crate::args::{DatabaseArgs, KafkaArgs, RulesArgs};
 use crate::commands::interrupt;
 use anyhow::{Context, anyhow};
 use clap::ValueEnum;
 use postonce_consumer::config::{Config, GroupProtocol, Kafka};
 use postonce_consumer::database::Database;
-use postonce_schema::{Decoder, Kinds, POSITIONS_TOML, Rules};
+use postonce_schema::{Decoder, Kinds, Rules};
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -59,9 +58,8 @@ pub struct Args {
     #[arg(long, env = "POSTONCE_KINDS", value_delimiter = ',', value_name = "KIND")]
     kinds: Vec<String>,
 
-    /// The rules, instead of those that ship with postonce
-    #[arg(long, env = "POSTONCE_POSITIONS", value_name = "FILE")]
-    positions: Option<PathBuf>,
+    #[command(flatten)]
+    rules: RulesArgs,
 
     /// How many hours an event's updatedAt may be ahead of its message's Kafka timestamp
     #[arg(long, env = "POSTONCE_MAX_AHEAD_HOURS", default_value = "24", value_name = "HOURS")]
@@ -96,20 +94,20 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
 }
 
 fn config(args: Args) -> anyhow::Result<Config> {
-    let rules = rules(args.positions.as_ref())?;
+    let rules = args.rules.read()?;
     let kinds = kinds(&args.kinds, &rules)?;
     let max_ahead = Duration::from_secs(u64::from(args.max_ahead_hours) * 3600);
     Ok(Config {
         database: Database::new(&args.database.database_url, &args.database.schema)?,
         kafka: Kafka {
             brokers: args.kafka.brokers,
-            topic: args.kafka.topic,
+            topic: args.kafka.topic.name,
             group: args.group,
             protocol: match args.group_protocol {
                 Protocol::Classic => GroupProtocol::Classic,
                 Protocol::Consumer => GroupProtocol::Consumer,
             },
-            properties: args.kafka.properties,
+            properties: args.kafka.client.properties,
             unidentified_topic: args.unidentified_topic,
         },
         decoder: Decoder { rules, kinds, max_ahead },
@@ -117,15 +115,6 @@ fn config(args: Args) -> anyhow::Result<Config> {
         batch_messages: usize::try_from(args.batch)?,
         listen: args.listen,
     })
-}
-
-/// The shipped rules, or those of a file; its errors name file and line.
-pub fn rules(file: Option<&PathBuf>) -> anyhow::Result<Rules> {
-    let Some(path) = file else {
-        return Ok(Rules::parse(POSITIONS_TOML)?);
-    };
-    let text = std::fs::read_to_string(path).with_context(|| format!("--positions {}", path.display()))?;
-    Rules::parse(&text).map_err(|error| anyhow!("{}:{}: {}", path.display(), error.line, error.why))
 }
 
 fn kinds(names: &[String], rules: &Rules) -> anyhow::Result<Kinds> {

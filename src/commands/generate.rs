@@ -13,7 +13,7 @@ use postonce_producer::{Config, send_all};
 
 use super::interrupt;
 use super::send::{Counts, connect, progress_bar, table, write_result};
-use crate::args::{Output, OutputArgs};
+use crate::args::{ClientArgs, Output, OutputArgs, TopicArgs};
 
 /// The ledger refuses events more than this ahead of Kafka's clock.
 const MAX_AHEAD: Duration = Duration::from_secs(24 * 3600);
@@ -83,43 +83,25 @@ pub struct Args {
     #[arg(long, env = "POSTONCE_GENERATE_SEND", requires = "brokers")]
     pub send: bool,
 
-    #[command(flatten)]
-    pub kafka: OptionalKafka,
-
-    #[command(flatten)]
-    pub output: OutputArgs,
-}
-
-/// As `KafkaArgs`, but without need unless something is sent.
-#[derive(clap::Args)]
-pub struct OptionalKafka {
     /// Kafka bootstrap servers, `host:port[,host:port…]`
     #[arg(long, short = 'b', env = "KAFKA_BROKERS", value_name = "HOST:PORT")]
     pub brokers: Option<String>,
 
-    /// The topic with the payment events
-    #[arg(long, short = 't', env = "POSTONCE_TOPIC", default_value = "payments")]
-    pub topic: String,
+    #[command(flatten)]
+    pub topic: TopicArgs,
 
-    /// Any librdkafka property, repeatable: `-X security.protocol=SASL_SSL`.
-    /// In the environment several are separated by white space
-    #[arg(
-        short = 'X',
-        long = "property",
-        env = "POSTONCE_KAFKA_PROPERTIES",
-        value_name = "KEY=VALUE",
-        value_delimiter = ' ',
-        value_parser = property,
-        hide_env_values = true
-    )]
-    pub properties: Vec<(String, String)>,
+    #[command(flatten)]
+    pub client: ClientArgs,
+
+    #[command(flatten)]
+    pub output: OutputArgs,
 }
 
 /// Runs the command.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let workload = workload(&args)?;
     let generator = Generator::new(workload)?;
-    match (&args.kafka.brokers, args.send) {
+    match (&args.brokers, args.send) {
         (Some(brokers), true) => send(&args, brokers, generator),
         (None, true) => anyhow::bail!("--send needs --brokers or KAFKA_BROKERS"),
         _ => write(&args, generator),
@@ -185,8 +167,8 @@ fn write_lines(generator: &mut Generator, target: impl Write) -> io::Result<()> 
 
 fn send(args: &Args, brokers: &str, mut generator: Generator) -> anyhow::Result<ExitCode> {
     interrupt::watch().context("cannot watch for signals")?;
-    let mut config = Config::new(brokers, &args.kafka.topic);
-    config.properties.clone_from(&args.kafka.properties);
+    let mut config = Config::new(brokers, &args.topic.name);
+    config.properties.clone_from(&args.client.properties);
     let producer = connect(&config)?;
     let bar = progress_bar(Some(args.events), "{human_pos} of {human_len} events");
     let started = Instant::now();
@@ -241,14 +223,6 @@ fn text(summary: &Summary, counts: Option<&Counts>, output: Output) -> String {
         rows.extend(counts.rows().into_iter().filter(|(name, _)| name != "skipped"));
     }
     table(rows)
-}
-
-fn property(text: &str) -> Result<(String, String), String> {
-    match text.split_once('=') {
-        Some((key, value)) if !key.trim().is_empty() => Ok((key.trim().to_owned(), value.to_owned())),
-        // The text is not repeated: it may be half of a password.
-        _ => Err("expected KEY=VALUE, such as security.protocol=SASL_SSL".to_owned()),
-    }
 }
 
 #[cfg(test)]

@@ -1,12 +1,10 @@
 //! `postonce id`: which event is this? The same decoder as the consumer's.
 
 use super::lines::{Line, Lines};
-use crate::args::{Output, OutputArgs};
+use crate::args::{Output, OutputArgs, RulesArgs};
 use crate::table;
-use anyhow::Context;
 use postonce_schema::{
-    Decoder, Event, EventId, Header, Kinds, MAX_MESSAGE_BYTES, Message, POSITIONS_TOML, Position, PostingAmount,
-    Reject, Rules,
+    Decoder, Event, EventId, Header, Kinds, MAX_MESSAGE_BYTES, Message, Position, PostingAmount, Reject,
 };
 use serde::Serialize;
 use serde_json::json;
@@ -45,9 +43,8 @@ pub struct Args {
     #[arg(long, env = "POSTONCE_STRUCTURED")]
     pub structured: bool,
 
-    /// Rules of your own instead of the ones that ship with Postonce
-    #[arg(long, env = "POSTONCE_POSITIONS", value_name = "FILE")]
-    pub positions: Option<PathBuf>,
+    #[command(flatten)]
+    pub rules: RulesArgs,
 
     #[command(flatten)]
     pub output: OutputArgs,
@@ -85,13 +82,7 @@ struct Explained {
 }
 
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let rules = match &args.positions {
-        None => Rules::parse(POSITIONS_TOML).context("the rules that ship with Postonce")?,
-        Some(path) => {
-            let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-            Rules::parse(&text).with_context(|| path.display().to_string())?
-        }
-    };
+    let rules = args.rules.read()?;
     let decoder = Decoder { kinds: Kinds::All, ..Decoder::new(rules) };
     let mut any_refused = false;
     let mut answers = Vec::new();

@@ -191,7 +191,7 @@ fn name_failures(producer: &Producer, name: &str) {
 }
 
 fn config(kafka: &KafkaArgs) -> Config {
-    Config { properties: kafka.properties.clone(), ..Config::new(&kafka.brokers, &kafka.topic) }
+    Config { properties: kafka.client.properties.clone(), ..Config::new(&kafka.brokers, &kafka.topic.name) }
 }
 
 /// A producer that has reached its cluster.

@@ -1,6 +1,6 @@
 //! `postonce status`: how far the ledger is and what is open.
 
-use crate::args::{DatabaseArgs, Output, OutputArgs, property};
+use crate::args::{ClientArgs, DatabaseArgs, Output, OutputArgs};
 use crate::{reader, table};
 use anyhow::Context;
 use postonce_consumer::read::counts::Counts;
@@ -36,18 +36,8 @@ pub struct Args {
     #[arg(long, short = 'b', env = "KAFKA_BROKERS", value_name = "HOST:PORT")]
     pub brokers: Option<String>,
 
-    /// Any librdkafka property, repeatable: `-X security.protocol=SASL_SSL`.
-    /// In the environment several are separated by white space
-    #[arg(
-        short = 'X',
-        long = "property",
-        env = "POSTONCE_KAFKA_PROPERTIES",
-        value_name = "KEY=VALUE",
-        value_delimiter = ' ',
-        value_parser = property,
-        hide_env_values = true
-    )]
-    pub properties: Vec<(String, String)>,
+    #[command(flatten)]
+    pub client: ClientArgs,
 
     #[command(flatten)]
     pub database: DatabaseArgs,
@@ -60,7 +50,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let found = reader::ask(&args.database, async |connection| Ok(status(connection).await?))?;
     let lags = match &args.brokers {
         None => vec![None; found.streams.len()],
-        Some(brokers) => lags(brokers, &args.properties, &found.streams),
+        Some(brokers) => lags(brokers, &args.client.properties, &found.streams),
     };
     table::print(&match args.output.output {
         Output::Json => as_json(&found, &lags)?,
