@@ -1,6 +1,6 @@
 //! The command line: which command, and how its errors are told.
 
-use crate::commands::{balances, consume, generate, id, migrate, send, statement, status, trace};
+use crate::commands::{balances, consume, demo, generate, id, migrate, send, statement, status, trace};
 use crate::log::LogArgs;
 use clap::{Parser, Subcommand};
 use postonce_consumer::stop::Stop;
@@ -19,6 +19,7 @@ pub struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    Demo(demo::Args),
     Migrate(migrate::Args),
     Consume(consume::Args),
     Send(send::Args),
@@ -34,6 +35,7 @@ impl Cli {
     /// Runs the command. An error goes to stderr with all its causes.
     pub fn run(self) -> ExitCode {
         let result = match self.command {
+            Command::Demo(args) => demo::run(args),
             Command::Migrate(args) => migrate::run(args),
             Command::Consume(args) => consume::run(args),
             Command::Send(args) => send::run(args),

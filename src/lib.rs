@@ -4,6 +4,7 @@
 pub mod args;
 pub mod child_process;
 pub mod commands;
+pub mod demo;
 pub mod private_postgres;
 pub mod reader;
 pub mod table;

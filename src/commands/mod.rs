@@ -2,9 +2,10 @@
 
 pub mod balances;
 pub mod consume;
+pub mod demo;
 pub mod generate;
 pub mod id;
-mod interrupt;
+pub(crate) mod interrupt;
 mod lines;
 pub mod migrate;
 pub mod send;
