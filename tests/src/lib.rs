@@ -28,12 +28,14 @@
 )]
 
 mod books;
+mod compare;
 mod database;
 mod faults;
 mod http;
 mod kafka;
 mod messages;
 pub mod model;
+mod odd;
 mod parts;
 mod process;
 mod proxy;
@@ -48,6 +50,7 @@ pub use http::{get, metric};
 pub use kafka::Kafka;
 pub use libtest_mimic::Trial;
 pub use messages::{Message, Sender, Transaction, end_offsets, read_all};
+pub use odd::send_with_header;
 pub use parts::{Database, kafka, postgres, postgres_18, repository, start_postgres, stop_parts, unique};
 pub use postonce::private_postgres::{PrivatePostgres, StartOptions, free_port};
 pub use process::PostonceProcess;

@@ -8,7 +8,10 @@
     reason = "in a test a panic is the report of a failure"
 )]
 
+mod ledger;
+mod model;
 mod parts;
+mod poison;
 
 use libtest_mimic::{Arguments, run};
 
@@ -22,7 +25,7 @@ fn main() {
     }
     let mut arguments = Arguments::from_args();
     arguments.test_threads = arguments.test_threads.or(Some(THREADS));
-    let tests = [parts::tests()].into_iter().flatten().collect();
+    let tests = [ledger::tests(), model::tests(), parts::tests(), poison::tests()].into_iter().flatten().collect();
     let conclusion = run(&arguments, tests);
     postonce_tests::stop_parts();
     conclusion.exit();
