@@ -8,10 +8,16 @@
     reason = "in a test a panic is the report of a failure"
 )]
 
+mod envelopes;
+mod kafka;
 mod ledger;
 mod model;
 mod parts;
 mod poison;
+mod reading;
+mod real_input;
+mod roles;
+mod rules;
 
 use libtest_mimic::{Arguments, run};
 
@@ -25,7 +31,20 @@ fn main() {
     }
     let mut arguments = Arguments::from_args();
     arguments.test_threads = arguments.test_threads.or(Some(THREADS));
-    let tests = [ledger::tests(), model::tests(), parts::tests(), poison::tests()].into_iter().flatten().collect();
+    let tests = [
+        // The longest first: it does not wait for a free thread at the end.
+        real_input::tests(),
+        model::tests(),
+        envelopes::tests(),
+        kafka::tests(),
+        ledger::tests(),
+        parts::tests(),
+        poison::tests(),
+        reading::tests(),
+        roles::tests(),
+        rules::tests(),
+    ];
+    let tests = tests.into_iter().flatten().collect();
     let conclusion = run(&arguments, tests);
     postonce_tests::stop_parts();
     conclusion.exit();
