@@ -1,4 +1,5 @@
 -- What people and tools may rely on: a stable interface over the tables.
+-- Outer joins: a row that has lost its partner shows with gaps, and is not hidden.
 
 -- Each posting twice: debits are positive, credits negative, in minor units.
 CREATE VIEW entries AS
@@ -17,18 +18,18 @@ SELECT s.stream || '/' || s.message_offset || '/' || s.line AS posting_id,
        s.effective_at,
        b.recorded_at
 FROM sides s
-JOIN accounts a USING (account_id)
+LEFT JOIN accounts a USING (account_id)
 -- A conflict that won has its dedup row in conflicts. LATERAL: the key's first
 -- column finds the row; there is no index on (stream, message_offset) alone.
-JOIN LATERAL (
+LEFT JOIN LATERAL (
     SELECT event_id, resource_id FROM events
     WHERE updated_at = s.effective_at AND stream = s.stream AND message_offset = s.message_offset
     UNION ALL
     SELECT event_id, resource_id FROM conflicts
     WHERE stream = s.stream AND message_offset = s.message_offset
 ) e ON true
-JOIN resources r USING (resource_id)
-JOIN LATERAL (
+LEFT JOIN resources r ON r.resource_id = e.resource_id
+LEFT JOIN LATERAL (
     SELECT recorded_at FROM batches
     WHERE stream = s.stream AND from_offset <= s.message_offset
     ORDER BY from_offset DESC LIMIT 1
@@ -36,11 +37,11 @@ JOIN LATERAL (
 
 CREATE VIEW account_balances AS
 SELECT a.path AS account, a.asset, b.debits, b.credits, b.debits - b.credits AS balance
-FROM balances b JOIN accounts a USING (account_id);
+FROM balances b LEFT JOIN accounts a USING (account_id);
 
 CREATE VIEW trial_balance AS
 SELECT a.asset, sum(b.debits) AS debits, sum(b.credits) AS credits, sum(b.debits) - sum(b.credits) AS difference
-FROM balances b JOIN accounts a USING (account_id)
+FROM balances b LEFT JOIN accounts a USING (account_id)
 GROUP BY a.asset;
 
 CREATE VIEW stream_positions AS
