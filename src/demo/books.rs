@@ -16,6 +16,9 @@ pub struct Books {
     pub incidents: i64,
     /// SHA-256 over every account's debits and credits.
     pub balances: String,
+    /// SHA-256 over what every account holds: the same for the same events, in whatever
+    /// order they came.
+    pub net: String,
     /// SHA-256 over every resource's state, revision and facts.
     pub resources: String,
 }
@@ -34,8 +37,9 @@ impl Books {
         )
         .fetch_one(&mut *connection)
         .await?;
-        let (balances, resources): (String, String) = sqlx::query_as(DIGESTS).fetch_one(connection).await?;
-        Ok(Self { outcomes, events, postings, conflicts, incidents, balances, resources })
+        let (balances, net, resources): (String, String, String) =
+            sqlx::query_as(DIGESTS).fetch_one(connection).await?;
+        Ok(Self { outcomes, events, postings, conflicts, incidents, balances, net, resources })
     }
 }
 
@@ -44,6 +48,9 @@ const DIGESTS: &str = "
 SELECT (SELECT encode(sha256(string_agg(sha256(convert_to(concat_ws(' ', account_id, debits, credits), 'UTF8')), ''
                                         ORDER BY account_id)), 'hex')
         FROM balances),
+       (SELECT encode(sha256(string_agg(sha256(convert_to(concat_ws(' ', account_id, debits - credits), 'UTF8')), ''
+                                        ORDER BY account_id)), 'hex')
+        FROM balances WHERE debits <> credits),
        (SELECT encode(sha256(string_agg(sha256(convert_to(concat_ws(' ', resource_id, state, revision, rules_version,
                                                                     facts), 'UTF8')), '' ORDER BY resource_id)), 'hex')
         FROM resources)";

@@ -59,8 +59,11 @@ pub fn nothing_trimmed(log: &[Log]) -> Check {
 }
 
 pub fn second_pass_changed_nothing(first: &Books, second: &Books) -> Check {
-    let digest = second.balances.get(..12).unwrap_or_default();
-    let what = format!("the second pass posted nothing and changed no balance and no resource (balances {digest}…)");
+    let digest = second.net.get(..16).unwrap_or_default();
+    let what = format!(
+        "the second pass posted nothing and changed no balance and no resource\n        \
+         (SHA-256 of the net balances {digest}..., the same in every run with this seed)"
+    );
     let counts = [
         ("events", first.events, second.events),
         ("postings", first.postings, second.postings),
@@ -121,7 +124,7 @@ async fn offsets(connection: &mut PgConnection, log: &[Log]) -> Result<Check> {
     .await?;
     let messages: i64 = log.iter().map(|one| one.end).sum();
     let what = format!(
-        "each of {} offsets has exactly one outcome: {} transactions' batches, no gap, no overlap",
+        "each of {} offsets has exactly one outcome: {} batches, no gap, no overlap",
         HumanCount(u64::try_from(messages)?),
         HumanCount(u64::try_from(rows.len())?),
     );

@@ -132,6 +132,7 @@ fn books() -> Books {
         conflicts: 0,
         incidents: 0,
         balances: "b".into(),
+        net: "n".into(),
         resources: "r".into(),
     }
 }

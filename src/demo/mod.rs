@@ -113,12 +113,10 @@ fn set_up(settings: &Settings) -> anyhow::Result<Parts> {
     let step = Step::begin("starting Postgres and a Kafka mock broker");
     let parts = Parts::start(settings)?;
     go_on()?;
-    step.done(&format!(
-        "Postgres {} (fsync on), a Kafka mock broker, topic {} with {} partitions, an empty ledger",
-        parts.postgres_version(),
-        parts::TOPIC,
-        parts.partitions()
-    ))?;
+    step.done(
+        &format!("Postgres {} (fsync on), a Kafka mock broker, an empty ledger", parts.postgres_version()),
+        &format!("topic {} with {} partitions", parts::TOPIC, parts.partitions()),
+    )?;
     Ok(parts)
 }
 
@@ -144,7 +142,7 @@ fn play(settings: &Settings, parts: &mut Parts) -> anyhow::Result<Vec<Check>> {
     checks.extend(parts.ask(async |connection| checks::of_the_ledger(connection, &log, &summary).await)?);
     checks.push(checks::second_pass_changed_nothing(&first, &second));
     checks.extend(checks::memory(memory));
-    step.done("the books checked")?;
+    step.done("checked the books", "")?;
 
     say(&report::outcomes(&passes, [busy, second_took]))?;
     say(&parts.ask(report::ledger)?)?;
@@ -155,15 +153,17 @@ fn send_first(settings: &Settings, parts: &Parts) -> anyhow::Result<Summary> {
     let step = Step::begin("sending").of(settings.events);
     let summary = send(settings, parts, &step)?;
     let Summary { unique, duplicates, conflicts, poison, out_of_order, .. } = summary;
-    step.done(&format!(
-        "sent {} messages, each confirmed: {} events, {} duplicates, {} conflicts, {} poison; {} out of order",
-        HumanCount(summary.events),
-        HumanCount(unique),
-        HumanCount(duplicates),
-        HumanCount(conflicts),
-        HumanCount(poison),
-        HumanCount(out_of_order),
-    ))?;
+    step.done(
+        &format!("sent {} messages, each confirmed", HumanCount(summary.events)),
+        &format!(
+            "{} events, {} duplicates, {} conflicts, {} poison; {} out of order",
+            HumanCount(unique),
+            HumanCount(duplicates),
+            HumanCount(conflicts),
+            HumanCount(poison),
+            HumanCount(out_of_order),
+        ),
+    )?;
     Ok(summary)
 }
 
@@ -198,22 +198,22 @@ fn crash_and_recover(settings: &Settings, parts: &mut Parts) -> anyhow::Result<(
     consumer.kill()?;
     // What was in COMMIT may still succeed: the ledger is read when Postgres has noticed.
     let outcomes = watch::after_the_end(parts)?;
-    step.done(&format!(
-        "started `postonce consume` and killed it (SIGKILL) with {in_transaction} transaction{} open: {} of {} messages \
-         have an outcome",
-        if in_transaction == 1 { "" } else { "s" },
-        HumanCount(outcomes),
-        HumanCount(all),
-    ))?;
+    let transactions = if in_transaction == 1 { "transaction" } else { "transactions" };
+    step.done(
+        &format!("started `postonce consume`, killed it (SIGKILL) with {in_transaction} {transactions} open"),
+        &format!("{} of {} messages have an outcome", HumanCount(outcomes), HumanCount(all)),
+    )?;
 
     let step = Step::begin("consuming").of(all);
     let mut consumer = Consumer::start(parts, settings)?;
     let watched = watch::until(parts, &mut consumer, &step, 0, all)?;
-    step.done(&format!(
-        "started it again: the group gave it the partitions {:.1} s after the crash, and the other {} messages got theirs",
-        watched.claimed.duration_since(killed).as_secs_f64(),
-        HumanCount(all - outcomes),
-    ))?;
+    step.done(
+        &format!("started it again: all {} have an outcome", HumanCount(all)),
+        &format!(
+            "the group handed the dead consumer's partitions over {:.1} s after the crash",
+            watched.claimed.duration_since(killed).as_secs_f64()
+        ),
+    )?;
     Ok((Crash { outcomes, peak_memory_kib }, consumer, busy_before + watched.busy))
 }
 
@@ -230,6 +230,9 @@ fn send_again(
     anyhow::ensure!(again == *summary, "the same seed gave another workload: {again:?} after {summary:?}");
     let all = settings.events * 2;
     watch::until(parts, consumer, &step, settings.events, all)?;
-    step.done(&format!("sent all of it once more while the consumer read: {} outcomes in all", HumanCount(all)))?;
+    step.done(
+        "sent all of it once more, while the consumer was reading",
+        &format!("{} messages have an outcome", HumanCount(all)),
+    )?;
     Ok(began.elapsed())
 }

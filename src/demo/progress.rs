@@ -38,9 +38,10 @@ impl Step {
     }
 
     /// Says what has happened and how long it took.
-    pub fn done(self, what: &str) -> anyhow::Result<()> {
+    pub fn done(self, what: &str, details: &str) -> anyhow::Result<()> {
         self.bar.finish_and_clear();
-        say(&format!("{:>6.1} s  {what}", self.began.elapsed().as_secs_f64()))
+        let line = format!("{:>6.1} s  {what}", self.began.elapsed().as_secs_f64());
+        say(&if details.is_empty() { line } else { format!("{line}\n          {details}") })
     }
 }
 
