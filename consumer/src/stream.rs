@@ -125,10 +125,18 @@ fn assign(consumer: &BaseConsumer<Rebalances>, list: &TopicPartitionList) -> Kaf
 /// Closing waits for the group, and the group for the call that assigns.
 impl Drop for Stream {
     fn drop(&mut self) {
-        if std::mem::take(&mut self.consumer.context().group().awaited)
-            && let Err(error) = assign(&self.consumer, &TopicPartitionList::new())
-        {
-            tracing::warn!(%error, "the Kafka client did not take an empty assignment");
+        let (awaited, idle) = {
+            let mut group = self.consumer.context().group();
+            (std::mem::take(&mut group.awaited), group.held.is_empty())
+        };
+        if awaited {
+            if let Err(error) = assign(&self.consumer, &TopicPartitionList::new()) {
+                tracing::warn!(%error, "the Kafka client did not take an empty assignment");
+            }
+        } else if idle {
+            // At its close a classic member that holds nothing does not say that it leaves
+            // (librdkafka 2.12): the group would stand still until its session has ended.
+            self.consumer.unsubscribe();
         }
     }
 }
@@ -175,6 +183,9 @@ impl Stream {
             list.add_partition_offset(&self.topic, *partition, Offset::Offset(*offset))?;
         }
         self.wait_until_forgotten(&list)?;
+        // A partition that was revoked while it was paused would come back paused, and rest
+        // for ever.
+        self.consumer.resume(&list)?;
         assign(&self.consumer, &list)?;
         let mut group = self.consumer.context().group();
         group.held.extend(offsets.iter().map(|(partition, _)| partition));
