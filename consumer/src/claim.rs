@@ -108,12 +108,26 @@ pub async fn claim(
     })
 }
 
-/// Says that a claim goes on over a new connection, if it is still ours.
-pub async fn renew(connection: &mut PgConnection, claim: &Claim) -> Result<(), Failure> {
+/// Says that a claim goes on over a new connection, if it is still ours. The epoch
+/// moves on: the backend of the old connection is that of a former owner now.
+pub async fn renew(connection: &mut PgConnection, claim: &Claim) -> Result<Claim, Failure> {
     let mut transaction = connection.begin().await?;
     let renewed = take(&mut transaction, claim.stream, claim.partition, claim.token, Some(claim)).await?;
     transaction.commit().await?;
-    renewed.map(|_| ()).ok_or(Failure::FenceLost)
+    renewed.ok_or(Failure::FenceLost)
+}
+
+/// Whether all these claims still are the streams' own.
+pub async fn are_ours(connection: &mut PgConnection, claims: &Claims) -> Result<bool, Failure> {
+    let ours: i64 = sqlx::query_scalar(
+        "SELECT count(*) FROM unnest($1::bigint[], $2::uuid[]) AS n (stream, claim)
+         JOIN streams s ON s.stream = n.stream AND s.claim = n.claim",
+    )
+    .bind(claims.keys().map(|stream| stream.as_i64()).collect::<Vec<_>>())
+    .bind(claims.values().map(|claim| claim.token).collect::<Vec<_>>())
+    .fetch_one(connection)
+    .await?;
+    Ok(i64::try_from(claims.len()) == Ok(ours))
 }
 
 /// Writes the token and this connection's backend to the stream's row. With `held`
@@ -171,9 +185,12 @@ pub async fn end_former_owners(
 ) -> Result<u64, Failure> {
     // backend_start: a process id is used again, perhaps by a stranger.
     // epoch: a zombie must never end its rightful successor.
+    // RECURSIVE: we may wait for a stranger who waits for the frozen one.
     let ended = sqlx::query(
-        "SELECT pg_terminate_backend(a.pid)
-         FROM unnest(pg_blocking_pids($1)) AS blocking (pid)
+        "WITH RECURSIVE blocking (pid) AS (
+             SELECT unnest(pg_blocking_pids($1)) UNION SELECT unnest(pg_blocking_pids(pid)) FROM blocking)
+         SELECT pg_terminate_backend(a.pid)
+         FROM blocking
          JOIN pg_stat_activity a ON a.pid = blocking.pid
          WHERE EXISTS (SELECT FROM unnest($2::bigint[], $3::bigint[]) AS mine (stream, epoch)
                        JOIN claims c ON c.stream = mine.stream AND c.epoch < mine.epoch

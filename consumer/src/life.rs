@@ -33,8 +33,9 @@ const SHORT_OUTAGE: Duration = Duration::from_secs(10);
 /// How often lag tools hear of the offset, and an idle position is written down.
 const TELL_EVERY: Duration = Duration::from_secs(1);
 /// How often the topic is asked whether it is still the same one: librdkafka keeps
-/// its offset when a topic is deleted and made again.
-const IDENTIFY_EVERY: Duration = Duration::from_secs(30);
+/// its offset when a topic is deleted and made again, and nothing else tells. Until then
+/// messages of the new one are read at the old one's offsets (seen), so it is short.
+const IDENTIFY_EVERY: Duration = Duration::from_secs(5);
 /// Races lost in a row before the life ends.
 const MOST_RACES: u32 = 20;
 /// The same row violated so often is no race.
@@ -131,6 +132,8 @@ impl<'w, 'p, 's> Life<'w, 'p, 's> {
         if moves.assigned.is_empty() {
             return Ok(());
         }
+        // The group may have taken its time: what was assigned may be another topic by now.
+        self.identify()?;
         let mut offsets = Vec::with_capacity(moves.assigned.len());
         for partition in moves.assigned.iter().copied() {
             let (log_start, log_end) = self.stream.watermarks(partition)?;
@@ -174,6 +177,7 @@ impl<'w, 'p, 's> Life<'w, 'p, 's> {
         let nowhere = HashMap::new();
         let mut trouble = Trouble::default();
         let mut most = received.len().max(1);
+        let mut outage = None;
         loop {
             let now = most.min(received.len());
             let last = now == received.len();
@@ -183,9 +187,11 @@ impl<'w, 'p, 's> Life<'w, 'p, 's> {
                     self.committed(now, applied);
                     received.drain(..now);
                     trouble.races = 0;
+                    outage = None;
                     most = most.saturating_mul(2);
                 }
                 Err(End::Failure(Failure::Race(race))) => {
+                    self.check_claims()?;
                     shared.metrics.retries.inc();
                     self.worker.sleep(trouble.race(race)?);
                     continue;
@@ -206,7 +212,7 @@ impl<'w, 'p, 's> Life<'w, 'p, 's> {
                 Err(End::Failure(Failure::Unavailable(error))) => {
                     // What was revoked will be read again, by us too if it has come back: its
                     // messages must go, and its position with them, or it would pass for a hole.
-                    let revoked = self.wait_for_postgres(error)?;
+                    let revoked = self.wait_for_postgres(error, &mut outage)?;
                     received.retain(|one| !revoked.contains(&one.message.at.stream));
                     positions.retain(|stream, _| !revoked.contains(stream));
                     continue;
@@ -217,6 +223,16 @@ impl<'w, 'p, 's> Life<'w, 'p, 's> {
                 return Ok(());
             }
         }
+    }
+
+    /// After a lost race: a zombie has lost it to its successor, who has written the same
+    /// events and the same batch. It would lose it again and take that for damage.
+    fn check_claims(&mut self) -> Result<(), End> {
+        if self.worker.runtime.block_on(claim::are_ours(&mut self.connection, &self.claims))? {
+            return Ok(());
+        }
+        self.worker.shared.metrics.fence_losses.inc();
+        Err(Failure::FenceLost.into())
     }
 
     /// Runs the transaction once, and ends former owners that block it.
@@ -283,12 +299,18 @@ impl<'w, 'p, 's> Life<'w, 'p, 's> {
     /// A short outage: the partitions rest, the group is served, the connection is
     /// made anew. The batch stays in memory and is run again under the same claims,
     /// if they still are ours. Returns what the group has revoked meanwhile.
-    fn wait_for_postgres(&mut self, error: sqlx::Error) -> Result<BTreeSet<StreamId>, End> {
-        let began = Instant::now();
+    ///
+    /// `outage` lasts until a batch is committed: a server that takes sessions and refuses
+    /// every batch (a full disk) is away, too, and must not be asked without a pause.
+    fn wait_for_postgres(
+        &mut self,
+        error: sqlx::Error,
+        outage: &mut Option<(Instant, BackOff)>,
+    ) -> Result<BTreeSet<StreamId>, End> {
+        let (began, back_off) = outage.get_or_insert_with(|| (Instant::now(), BackOff::new()));
         self.worker.shared.health.say(self.worker.number, Condition::Waiting(format!("Postgres is away: {error}")));
         self.stream.pause()?;
         let mut moves = Moves::default();
-        let mut back_off = BackOff::new();
         loop {
             if began.elapsed() >= SHORT_OUTAGE || self.worker.stopping() {
                 return Err(Failure::Unavailable(error).into());
@@ -313,12 +335,16 @@ impl<'w, 'p, 's> Life<'w, 'p, 's> {
             .runtime
             .block_on(registry::register(&mut self.connection, &self.worker.shared.config.decoder.rules))?;
         self.drop_revoked(&mut Vec::new(), &moves);
-        for claim in self.claims.values() {
-            self.worker.runtime.block_on(claim::renew(&mut self.connection, claim))?;
+        for claim in self.claims.values_mut() {
+            // Our own former backend may be there still, cut off and holding the stream's row.
+            let former = [(claim.stream, claim.epoch.saturating_add(1))];
+            let shared = self.worker.shared;
+            let renewed = claim::renew(&mut self.connection, claim);
+            let renewed = watched(renewed, &shared.config.database, &shared.metrics, self.backend_pid, &former);
+            *claim = self.worker.runtime.block_on(renewed)?;
         }
         self.claim_assigned(&moves)?;
         self.stream.resume()?;
-        self.worker.ready();
         tracing::info!(worker = self.worker.number, after = ?began.elapsed(), "Postgres is back");
         Ok(moves.revoked.iter().map(|partition| self.lineage.stream(*partition)).collect())
     }
@@ -335,11 +361,14 @@ impl<'w, 'p, 's> Life<'w, 'p, 's> {
     }
 
     /// Stops where the topic of this name is another one by now.
-    fn identify(&self) -> Result<(), End> {
+    fn identify(&mut self) -> Result<(), End> {
         let now = self.stream.lineage(self.worker.shared.config.kafka.unidentified_topic)?;
         if now == self.lineage {
             return Ok(());
         }
+        // The database knows how much was read of the old one; the group may have taken
+        // all of it away already.
+        self.worker.check_lineage(&mut self.connection, &now)?;
         let offsets = self.claims.values().map(|claim| claim.next_offset).sum();
         let changed = LineageChanged { now, known: self.lineage.clone(), offsets };
         Err(Stop::LineageChanged(Box::new(changed)).into())

@@ -121,7 +121,7 @@ impl<'p> Worker<'p> {
 
     /// A topic of the same name with other offsets is another lineage. Its offsets
     /// mean other messages, so nobody goes on by himself.
-    fn check_lineage(&self, connection: &mut PgConnection, lineage: &Lineage) -> Result<(), End> {
+    pub(crate) fn check_lineage(&self, connection: &mut PgConnection, lineage: &Lineage) -> Result<(), End> {
         let others = self.runtime.block_on(claim::other_lineages(connection, lineage))?;
         let Some(known) = others.into_iter().next() else {
             return Ok(());
