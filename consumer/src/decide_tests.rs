@@ -108,7 +108,10 @@ fn what_is_not_greater_changes_nothing() {
 #[test]
 fn a_lower_state_that_is_later_is_told_in_both_orders() {
     let (paid, failed) = (payment("succeeded", 1, 100), payment("failed", 2, 0));
-    assert_eq!(told(&[failed.clone()], Some((1, &paid)), &[&paid]).incidents, [(IncidentCode::Regression, 0)]);
+    assert_eq!(
+        told(std::slice::from_ref(&failed), Some((1, &paid)), &[&paid]).incidents,
+        [(IncidentCode::Regression, 0)]
+    );
     let other = told(&[paid], Some((1, &failed)), &[&failed]);
     assert_eq!((other.outcomes.as_str(), other.incidents.as_slice()), ("P", &[(IncidentCode::Regression, 0)][..]));
 }
