@@ -62,7 +62,7 @@ pub fn second_pass_changed_nothing(first: &Books, second: &Books) -> Check {
     let digest = second.net.get(..16).unwrap_or_default();
     let what = format!(
         "the second pass posted nothing and changed no balance and no resource\n        \
-         (SHA-256 of the net balances {digest}..., the same in every run with this seed)"
+         (SHA-256 of the net balances {digest}..., the same in every run of this workload)"
     );
     let counts = [
         ("events", first.events, second.events),
