@@ -3,10 +3,10 @@
 
 pub mod args;
 pub mod child_process;
+pub mod cli;
 pub mod commands;
 pub mod demo;
+pub mod log;
 pub mod private_postgres;
 pub mod reader;
 pub mod table;
-pub mod cli;
-pub mod log;

@@ -284,7 +284,10 @@ mod tests {
 
     #[test]
     fn the_golden_id_comes_out_and_a_refusal_has_its_code() {
-        let decoder = Decoder { kinds: Kinds::All, ..Decoder::new(postonce_schema::Rules::parse(postonce_schema::POSITIONS_TOML).unwrap()) };
+        let decoder = Decoder {
+            kinds: Kinds::All,
+            ..Decoder::new(postonce_schema::Rules::parse(postonce_schema::POSITIONS_TOML).unwrap())
+        };
         let event = br#"{"type":"payment.succeeded","resource":"o'b","updatedAt":"2026-01-02T04:04:05.1234567+01:00",
             "data":{"provider":"p","merchant":"m","amount":5,"fee":0,"currency":"EUR"}}"#;
         let Answer::Event(event) = answer(&decoder, false, 1, event) else { panic!("refused") };
