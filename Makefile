@@ -31,5 +31,5 @@ down:
 
 # What a killed test run may leave: its processes end by themselves, its files do not.
 clean-test-parts:
-	rm -rf "$${TMPDIR:-/tmp}"/postonce-postgres-* "$${TMPDIR:-/tmp}"/postonce-kafka-* "$${TMPDIR:-/tmp}"/postonce-process-*
+	rm -rf "$${TMPDIR:-/tmp}"/postonce-postgres-* "$${TMPDIR:-/tmp}"/postonce-kafka-* "$${TMPDIR:-/tmp}"/postonce-process-* "$${TMPDIR:-/tmp}"/postonce-demo-*
 	rm -rf target/kafka target/postgres18 target/python target/data
