@@ -8,8 +8,8 @@ use std::fmt::Write as _;
 
 use anyhow::{Context, Result, bail, ensure};
 use postonce_consumer::chain::{Parts, START};
-use postonce_consumer::message::{At, Message as Seen};
 use postonce_consumer::database::Database as Schema;
+use postonce_consumer::message::{At, Message as Seen};
 use postonce_schema::{Header, StreamId};
 use tokio::runtime::Builder;
 
@@ -67,13 +67,15 @@ impl Ledger {
         let mut chains = HashMap::new();
         for message in read_all(bootstrap, topic)? {
             let partition = message.partition.context("no partition")?;
-            let header = |(name, value): &'_ (String, Option<Vec<u8>>)| (name.clone(), value.clone());
-            let headers: Vec<_> = message.headers.iter().map(header).collect();
             let seen = Seen {
-                at: At { stream: StreamId::new("", topic, "", partition), offset: message.offset.context("no offset")? },
+                at: At {
+                    stream: StreamId::new("", topic, "", partition),
+                    offset: message.offset.context("no offset")?,
+                },
                 key: message.key.as_deref(),
                 value: message.value.as_deref(),
-                headers: headers
+                headers: message
+                    .headers
                     .iter()
                     .map(|(name, value)| Header { name: name.as_bytes(), value: value.as_deref() })
                     .collect(),
@@ -121,12 +123,18 @@ const TABLES: [(&str, &str); 8] = [
         "resources",
         "SELECT concat_ws(' ', resource_id, kind, path, state, updated_at, revision, rules_version, facts::text) FROM resources",
     ),
-    ("postings", "SELECT concat_ws(' ', stream, message_offset, line, debit, credit, amount, effective_at) FROM postings"),
+    (
+        "postings",
+        "SELECT concat_ws(' ', stream, message_offset, line, debit, credit, amount, effective_at) FROM postings",
+    ),
     ("balances", "SELECT concat_ws(' ', path, asset, debits, credits) FROM balances JOIN accounts USING (account_id)"),
     // Which copy of the same bytes came first depends on who read which partition first.
     ("quarantine", "SELECT concat_ws(' ', encode(message_hash, 'hex'), code, place, times_seen) FROM quarantine"),
     ("conflicts", "SELECT concat_ws(' ', encode(event_id, 'hex'), fingerprint, stream, message_offset) FROM conflicts"),
-    ("incidents", "SELECT concat_ws(' ', stream, message_offset, code, resource_id, encode(event_id, 'hex')) FROM incidents"),
+    (
+        "incidents",
+        "SELECT concat_ws(' ', stream, message_offset, code, resource_id, encode(event_id, 'hex')) FROM incidents",
+    ),
 ];
 
 impl Books {
@@ -161,7 +169,8 @@ fn check_postings(db: &Db) -> Result<()> {
          WHERE p.debits IS DISTINCT FROM b.debits OR p.credits IS DISTINCT FROM b.credits",
     )?;
     ensure!(wrong == 0, "{wrong} balances are not the sum of their postings");
-    let wrong: i64 = db.one("SELECT count(*) FROM balances LEFT JOIN accounts a USING (account_id) WHERE a.path IS NULL")?;
+    let wrong: i64 =
+        db.one("SELECT count(*) FROM balances LEFT JOIN accounts a USING (account_id) WHERE a.path IS NULL")?;
     ensure!(wrong == 0, "{wrong} balances without an account");
     let wrong: i64 = db.one("SELECT count(*) FROM trial_balance WHERE difference <> 0")?;
     ensure!(wrong == 0, "{wrong} assets do not balance");
@@ -207,7 +216,8 @@ fn check_batches(db: &Db) -> Result<OutcomeOf> {
         ensure!(message_chain == messages, "stream {stream}: the message chain is not that of its last batch");
         ensure!(batch_chain == hash, "stream {stream}: the batch chain is not that of its last batch");
     }
-    let strangers: i64 = db.one("SELECT count(*) FROM batches LEFT JOIN streams s USING (stream) WHERE s.stream IS NULL")?;
+    let strangers: i64 =
+        db.one("SELECT count(*) FROM batches LEFT JOIN streams s USING (stream) WHERE s.stream IS NULL")?;
     ensure!(strangers == 0, "{strangers} batches of streams that are not there");
     Ok(outcomes)
 }

@@ -8,6 +8,10 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use postonce::private_postgres::free_port;
 use postonce_producer::generate::{Generator, Workload};
+use rdkafka::admin::{AdminClient, AdminOptions};
+use rdkafka::client::DefaultClientContext;
+use rdkafka::{Offset, TopicPartitionList};
+use tokio::runtime::Builder;
 
 use crate::books::Ledger;
 use crate::database::Db;
@@ -31,10 +35,14 @@ impl Consumer {
     /// Of this topic and group, into the database of this URL. `more` are further
     /// arguments.
     pub fn start(kafka: &Kafka, topic: &str, group: &str, url: &str, more: &[&str]) -> Result<Self> {
+        Self::start_at(&kafka.bootstrap(), topic, group, url, more)
+    }
+
+    fn start_at(brokers: &str, topic: &str, group: &str, url: &str, more: &[&str]) -> Result<Self> {
         let port = free_port()?;
-        let (brokers, listen) = (kafka.bootstrap(), format!("127.0.0.1:{port}"));
+        let listen = format!("127.0.0.1:{port}");
         let own = ["consume", "--topic", topic, "--group", group, "--listen", &listen];
-        let env = [("KAFKA_BROKERS", brokers.as_str()), ("DATABASE_URL", url)];
+        let env = [("KAFKA_BROKERS", brokers), ("DATABASE_URL", url)];
         let process = PostonceProcess::start(&[&own, more].concat(), &env)?;
         Ok(Self { process, port })
     }
@@ -97,18 +105,22 @@ impl DerefMut for Consumer {
 }
 
 /// A topic, the ledger it goes into, and the group that brings it there.
-pub struct Flow<'k> {
-    pub kafka: &'k Kafka,
+pub struct Flow {
+    bootstrap: String,
     pub topic: String,
     pub group: String,
     pub ledger: Ledger,
     sender: Sender,
 }
 
-impl<'k> Flow<'k> {
-    pub fn new(kafka: &'k Kafka, ledger: Ledger, label: &str, partitions: i32) -> Result<Self> {
-        let sender = Sender::new(&kafka.bootstrap(), "lz4")?;
-        Ok(Self { kafka, topic: kafka.topic(label, partitions)?, group: unique(label), ledger, sender })
+impl Flow {
+    pub fn new(kafka: &Kafka, ledger: Ledger, label: &str, partitions: i32) -> Result<Self> {
+        Self::of(&kafka.bootstrap(), kafka.topic(label, partitions)?, ledger)
+    }
+
+    fn of(bootstrap: &str, topic: String, ledger: Ledger) -> Result<Self> {
+        let sender = Sender::new(bootstrap, "lz4")?;
+        Ok(Self { bootstrap: bootstrap.to_owned(), group: unique("group"), topic, ledger, sender })
     }
 
     /// A consumer of the group, straight to the database.
@@ -118,7 +130,7 @@ impl<'k> Flow<'k> {
 
     /// A consumer of the group with another way to the database.
     pub fn consume_through(&self, url: &str, more: &[&str]) -> Result<Consumer> {
-        Consumer::start(self.kafka, &self.topic, &self.group, url, more)
+        Consumer::start_at(&self.bootstrap, &self.topic, &self.group, url, more)
     }
 
     pub fn send(&self, messages: impl IntoIterator<Item = Message>) -> Result<()> {
@@ -147,7 +159,7 @@ impl<'k> Flow<'k> {
 
     /// Waits until every offset of the topic has an outcome.
     pub fn wait_done(&self, limit: Duration) -> Result<()> {
-        let end: i64 = end_offsets(&self.kafka.bootstrap(), &self.topic)?.iter().sum();
+        let end: i64 = end_offsets(&self.bootstrap, &self.topic)?.iter().sum();
         self.wait_offsets(end, limit)
     }
 
@@ -165,15 +177,8 @@ impl<'k> Flow<'k> {
     /// that nobody disturbed. Nobody may be writing.
     pub fn check_against_undisturbed(&self) -> Result<()> {
         self.ledger.check()?;
-        self.ledger.check_message_chain(&self.kafka.bootstrap(), &self.topic)?;
-        let ledger = Ledger::fresh("undisturbed")?;
-        let quiet = Flow {
-            kafka: self.kafka,
-            topic: self.topic.clone(),
-            group: unique("undisturbed"),
-            ledger,
-            sender: Sender::new(&self.kafka.bootstrap(), "lz4")?,
-        };
+        self.ledger.check_message_chain(&self.bootstrap, &self.topic)?;
+        let quiet = Self::of(&self.bootstrap, self.topic.clone(), Ledger::fresh("undisturbed")?)?;
         let consumer = quiet.consume(&[])?;
         quiet.wait_done(Duration::from_secs(120))?;
         consumer.finish()?;
@@ -182,6 +187,16 @@ impl<'k> Flow<'k> {
         ensure!(found == expected, "undisturbed:\n{expected:#?}\ndisturbed:\n{found:#?}");
         Ok(())
     }
+}
+
+/// Deletes the messages of a partition before an offset, as retention does.
+pub fn delete_before(kafka: &Kafka, topic: &str, partition: i32, offset: i64) -> Result<()> {
+    let admin: AdminClient<DefaultClientContext> = kafka.client().create()?;
+    let mut list = TopicPartitionList::new();
+    list.add_partition_offset(topic, partition, Offset::Offset(offset))?;
+    let runtime = Builder::new_current_thread().enable_all().build()?;
+    let deleted = runtime.block_on(admin.delete_records(&list, &AdminOptions::new()))?;
+    deleted.elements().iter().try_for_each(|element| Ok(element.error()?))
 }
 
 /// A payment to `m_1` in euros: its provider owes `amount` as soon as it has succeeded.

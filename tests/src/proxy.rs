@@ -123,7 +123,8 @@ impl Drop for Proxy {
         self.refuse();
         self.release();
         // Wakes the thread that accepts.
-        if let Some(port) = self.url.rsplit_once(':').and_then(|(_, rest)| rest.split('/').next()?.parse::<u16>().ok()) {
+        if let Some(port) = self.url.rsplit_once(':').and_then(|(_, rest)| rest.split('/').next()?.parse::<u16>().ok())
+        {
             let _ = TcpStream::connect((Ipv4Addr::LOCALHOST, port));
         }
     }

@@ -9,6 +9,12 @@
 )]
 
 mod envelopes;
+mod faults_frozen;
+mod faults_kill;
+mod faults_outage;
+mod faults_races;
+mod faults_transaction;
+mod faults_traps;
 mod kafka;
 mod ledger;
 mod model;
@@ -35,7 +41,13 @@ fn main() {
         // The longest first: it does not wait for a free thread at the end.
         real_input::tests(),
         model::tests(),
+        faults_kill::tests(),
+        faults_outage::tests(),
         envelopes::tests(),
+        faults_frozen::tests(),
+        faults_races::tests(),
+        faults_transaction::tests(),
+        faults_traps::tests(),
         kafka::tests(),
         ledger::tests(),
         parts::tests(),

@@ -42,12 +42,12 @@ fn file(text: &str) -> Result<NamedTempFile> {
     Ok(file)
 }
 
-fn consume(flow: &Flow<'_>, rules: &NamedTempFile) -> Result<Consumer> {
+fn consume(flow: &Flow, rules: &NamedTempFile) -> Result<Consumer> {
     flow.consume(&["--workers", "1", "--positions", rules.path().to_str().context("a path")?])
 }
 
 /// Starts a consumer that must refuse these rules; what it says.
-fn refused(flow: &Flow<'_>, rules: &str) -> Result<String> {
+fn refused(flow: &Flow, rules: &str) -> Result<String> {
     let rules = file(rules)?;
     let mut consumer = consume(flow, &rules)?;
     let code = consumer.exit_code(LIMIT)?;
@@ -56,12 +56,12 @@ fn refused(flow: &Flow<'_>, rules: &str) -> Result<String> {
 }
 
 /// A ledger that has judged a payment of 2024 by the shipped rules.
-fn used(flow: &Flow<'_>) -> Result<()> {
+fn used(flow: &Flow) -> Result<()> {
     flow.send([payment("stripe/a/1", "succeeded", "2024-06-01T00:00:00Z", 100)])?;
     run(flow, POSITIONS_TOML)
 }
 
-fn run(flow: &Flow<'_>, rules: &str) -> Result<()> {
+fn run(flow: &Flow, rules: &str) -> Result<()> {
     let rules = file(rules)?;
     let consumer = consume(flow, &rules)?;
     flow.wait_done(LIMIT)?;

@@ -1,0 +1,143 @@
+//! Postgres and Kafka away under load: the process stays, says that it is not ready,
+//! and goes on by itself.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use postonce_tests::{
+    Consumer, Flow, Kafka, Ledger, PrivatePostgres, Proxy, QUICK, Trial, kafka, payments, start_postgres, trials,
+    unique,
+};
+
+const LIMIT: Duration = Duration::from_secs(60);
+/// Longer than one life of a worker waits for Postgres.
+const LONG: Duration = Duration::from_millis(10_500);
+
+pub fn tests() -> Vec<Trial> {
+    trials![
+        postgres_stops_for_a_moment,
+        postgres_is_killed_for_long,
+        postgres_cannot_be_reached_and_partitions_move,
+        kafka_stops_for_a_moment,
+    ]
+}
+
+/// Sends payments, one after the other, until it is told to stop; how many.
+fn under_load(flow: &Flow, stop: &AtomicBool) -> Result<usize> {
+    let (mut sent, label) = (0, unique("load"));
+    while !stop.load(Ordering::Relaxed) {
+        flow.send(payments(&format!("{label}_{sent}"), 50))?;
+        sent += 50;
+        thread::sleep(Duration::from_millis(10));
+    }
+    Ok(sent)
+}
+
+/// Runs `outage` while a producer goes on sending, then checks that everything is there.
+fn disturbed(flow: &Flow, consumer: &mut Consumer, outage: impl FnOnce(&mut Consumer) -> Result<()>) -> Result<()> {
+    let stop = AtomicBool::new(false);
+    let (offsets, before) = (flow.ledger.offsets()?, flow.ledger.balance("assets:psp:stripe", "EUR")?);
+    let sent = thread::scope(|scope| {
+        let producer = scope.spawn(|| under_load(flow, &stop));
+        let outcome = flow.wait_offsets(offsets + 100, LIMIT).and_then(|()| outage(consumer));
+        stop.store(true, Ordering::Relaxed);
+        let sent = producer.join().map_err(|_| anyhow::anyhow!("the producer panicked"))?;
+        outcome.and(sent)
+    })?;
+    flow.wait_done(LIMIT)?;
+    consumer.wait_ready(200, LIMIT)?;
+    let balance = flow.ledger.balance("assets:psp:stripe", "EUR")? - before;
+    ensure!(balance == 100 * i64::try_from(sent)?, "{sent} payments of 100 stand in the books as {balance}");
+    Ok(())
+}
+
+fn not_ready_and_alive(consumer: &mut Consumer) -> Result<()> {
+    consumer.wait_ready(503, LIMIT)?;
+    ensure!(consumer.is_running()?, "the process has ended");
+    Ok(())
+}
+
+fn postgres_stops_for_a_moment() -> Result<()> {
+    let (kafka, mut server) = (kafka(), start_postgres(&[])?);
+    let flow = Flow::new(&kafka, Ledger::fresh_in(&server, "short")?, "short", 2)?;
+    let mut consumer = flow.consume(&[])?;
+    for way in [PrivatePostgres::stop_fast, PrivatePostgres::kill_postmaster] {
+        disturbed(&flow, &mut consumer, |consumer| {
+            way(&mut server)?;
+            not_ready_and_alive(consumer)?;
+            server.start_again()?;
+            consumer.wait_ready(200, LIMIT)
+        })?;
+    }
+    consumer.finish()?;
+    flow.check_against_undisturbed()
+}
+
+fn postgres_is_killed_for_long() -> Result<()> {
+    let (kafka, mut server) = (kafka(), start_postgres(&[])?);
+    let flow = Flow::new(&kafka, Ledger::fresh_in(&server, "long")?, "long", 2)?;
+    let mut consumer = flow.consume(&[])?;
+    disturbed(&flow, &mut consumer, |consumer| {
+        server.kill_postmaster()?;
+        let until = Instant::now() + LONG;
+        not_ready_and_alive(consumer)?;
+        while Instant::now() < until {
+            ensure!(consumer.ready()? == 503, "ready without a database");
+            thread::sleep(Duration::from_millis(50));
+        }
+        // By now every worker has ended a life, and has begun others in vain.
+        consumer.wait_metric("postonce_worker_lives_total", &[], 4.0, LIMIT)?;
+        not_ready_and_alive(consumer)?;
+        server.start_again()?;
+        consumer.wait_ready(200, LIMIT)
+    })?;
+    consumer.finish()?;
+    flow.check_against_undisturbed()
+}
+
+/// One of two consumers loses its way to the database; while it waits, a third joins:
+/// some of what it holds in memory is not its own any more.
+fn postgres_cannot_be_reached_and_partitions_move() -> Result<()> {
+    let kafka = kafka();
+    let flow = Flow::new(&kafka, Ledger::fresh("moved")?, "moved", 4)?;
+    let proxy = Proxy::start(&flow.ledger.url)?;
+    let more = [&QUICK[..], &["--batch", "200"]].concat();
+    let mut cut_off = flow.consume_through(proxy.url(), &more)?;
+    let other = flow.consume(&more)?;
+    other.wait_ready(200, LIMIT)?;
+    disturbed(&flow, &mut cut_off, |cut_off| {
+        proxy.refuse();
+        not_ready_and_alive(cut_off)?;
+        let third = flow.consume(&more)?;
+        third.wait_metric("postonce_events_total", &[], 1.0, LIMIT)?;
+        not_ready_and_alive(cut_off)?;
+        proxy.accept();
+        cut_off.wait_ready(200, LIMIT)?;
+        // What was taken from it while it rested comes back, and must not rest any more.
+        third.finish()
+    })?;
+    other.finish()?;
+    flow.send(payments("last", 100))?;
+    flow.wait_done(LIMIT)?;
+    cut_off.finish()?;
+    flow.check_against_undisturbed()
+}
+
+fn kafka_stops_for_a_moment() -> Result<()> {
+    let mut kafka = Kafka::start()?;
+    let flow = Flow::new(&kafka, Ledger::fresh("broker")?, "broker", 2)?;
+    flow.send_load(5_000, 5)?;
+    let mut consumer = flow.consume(&["--batch", "100"])?;
+    flow.wait_offsets(1_000, LIMIT)?;
+    kafka.stop()?;
+    not_ready_and_alive(&mut consumer)?;
+    kafka.start_again()?;
+    consumer.wait_ready(200, LIMIT)?;
+    flow.send(payments("after", 100))?;
+    flow.wait_done(LIMIT)?;
+    ensure!(consumer.is_running()?, "the process has ended");
+    consumer.finish()?;
+    flow.check_against_undisturbed()
+}
