@@ -184,6 +184,9 @@ impl<'w, 'p, 's> Life<'w, 'p, 's> {
             let known = if last { &positions } else { &nowhere };
             match self.attempt(&Batch { received: &received[..now], positions: known }) {
                 Ok(applied) => {
+                    if !applied.rejected.contains_key("internal") {
+                        trouble.internal = 0;
+                    }
                     self.committed(now, applied);
                     received.drain(..now);
                     trouble.races = 0;
@@ -460,6 +463,7 @@ fn is_about_data(error: &KafkaError) -> bool {
 #[derive(Default)]
 struct Trouble {
     races: u32,
+    /// In a row.
     internal: u32,
     violation: Option<(String, u32)>,
 }

@@ -166,13 +166,3 @@ fn senseless_workloads_are_refused() {
     assert_eq!(of(Workload { events: u64::MAX, ..base() }), Some(BadWorkload::Time));
     assert_eq!(Generator::new(Workload::new(0, 1)).unwrap().next(), None);
 }
-
-/// `cargo test --release -p postonce-producer -- --ignored --nocapture speed`
-#[test]
-#[ignore = "a measurement"]
-fn speed() {
-    let started = std::time::Instant::now();
-    let bytes: usize =
-        Generator::new(mixed(300_000, 1)).unwrap().filter_map(|message| message.value).map(|value| value.len()).sum();
-    println!("300000 messages, {bytes} bytes in {:?}", started.elapsed());
-}
