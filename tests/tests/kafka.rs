@@ -145,7 +145,6 @@ fn topics_in_every_codec_are_read() -> Result<()> {
     let kafka = kafka();
     let flow = Flow::new(&kafka, Ledger::fresh("codec")?, "codec", CODECS.len().try_into()?)?;
     for (partition, codec) in (0..).zip(CODECS) {
-        // A transaction's markers lie between compressed batches, too.
         let messages = payments(codec, 200).into_iter().map(|message| message.partition(partition));
         Sender::new(&kafka.bootstrap(), codec)?.send(&flow.topic, messages)?;
     }
