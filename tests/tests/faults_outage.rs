@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use postonce_tests::{
     Consumer, Flow, Kafka, Ledger, PrivatePostgres, Proxy, QUICK, Trial, kafka, payments, start_postgres, trials,
-    unique,
+    unique, wait_until,
 };
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -19,7 +19,8 @@ pub fn tests() -> Vec<Trial> {
     trials![
         postgres_stops_for_a_moment,
         postgres_is_killed_for_long,
-        postgres_cannot_be_reached_and_partitions_move,
+        partitions_come_back_during_an_outage,
+        partitions_come_back_after_an_outage,
         kafka_stops_for_a_moment,
     ]
 }
@@ -97,28 +98,56 @@ fn postgres_is_killed_for_long() -> Result<()> {
     flow.check_against_undisturbed()
 }
 
-/// One of two consumers loses its way to the database; while it waits, a third joins:
-/// some of what it holds in memory is not its own any more.
-fn postgres_cannot_be_reached_and_partitions_move() -> Result<()> {
+/// What was taken from it comes back before its way does: the messages that it holds in
+/// memory have been posted by another meanwhile.
+fn partitions_come_back_during_an_outage() -> Result<()> {
+    partitions_move_during_an_outage(true)
+}
+
+/// What was taken from it while it rested comes back later, and must not rest any more.
+fn partitions_come_back_after_an_outage() -> Result<()> {
+    partitions_move_during_an_outage(false)
+}
+
+/// A consumer loses its way to the database, with a batch in memory. Another joins, posts
+/// some of the same messages, and leaves.
+fn partitions_move_during_an_outage(back_within: bool) -> Result<()> {
     let kafka = kafka();
-    let flow = Flow::new(&kafka, Ledger::fresh("moved")?, "moved", 4)?;
+    let flow = Flow::new(&kafka, Ledger::fresh("moved")?, "moved", 6)?;
     let proxy = Proxy::start(&flow.ledger.url)?;
-    let more = [&QUICK[..], &["--batch", "200"]].concat();
+    let more = [&QUICK[..], &["--workers", "1", "--batch", "200"]].concat();
     let mut cut_off = flow.consume_through(proxy.url(), &more)?;
-    let other = flow.consume(&more)?;
-    other.wait_ready(200, LIMIT)?;
+    // With nobody else, what comes back is what went away.
+    let other = if back_within { None } else { Some(flow.consume(&more)?) };
+    let owners = |many: i64| {
+        wait_until(LIMIT, &format!("{many} owners"), || {
+            let owners: i64 = flow.ledger.db.one("SELECT count(DISTINCT backend_pid) FROM streams")?;
+            Ok((owners == many).then_some(()))
+        })
+    };
+    let before = if back_within { 1 } else { 2 };
+    owners(before)?;
     disturbed(&flow, &mut cut_off, |cut_off| {
         proxy.refuse();
         not_ready_and_alive(cut_off)?;
         let third = flow.consume(&more)?;
+        owners(before + 1)?;
         third.wait_metric("postonce_events_total", &[], 1.0, LIMIT)?;
-        not_ready_and_alive(cut_off)?;
-        proxy.accept();
-        cut_off.wait_ready(200, LIMIT)?;
-        // What was taken from it while it rested comes back, and must not rest any more.
-        third.finish()
+        if back_within {
+            third.finish()?;
+            not_ready_and_alive(cut_off)?;
+            // The group gives it back as soon as it asks, some ten times a second.
+            thread::sleep(Duration::from_millis(700));
+            proxy.accept();
+            cut_off.wait_ready(200, LIMIT)
+        } else {
+            proxy.accept();
+            cut_off.wait_ready(200, LIMIT)?;
+            third.finish()
+        }
     })?;
-    other.finish()?;
+    other.map_or(Ok(()), Consumer::finish)?;
+    // To all partitions, and all of them are its own now.
     flow.send(payments("last", 100))?;
     flow.wait_done(LIMIT)?;
     cut_off.finish()?;

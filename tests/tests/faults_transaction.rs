@@ -120,6 +120,8 @@ fn cut(server: &PrivatePostgres, fault: Fault, meanwhile: impl FnOnce(&Flow, &Pr
     ensure!(consumer.failures("commit_unknown")? == 1.0, "the COMMIT was not taken for unknown");
     consumer.wait_ready(200, LIMIT)?;
     let counted = consumer.metric("postonce_events_total", &[])?;
+    let lives = consumer.metric("postonce_worker_lives_total", &[])?;
+    ensure!(lives == 2.0, "the second life has been told a wrong offset: {lives} lives");
     flow.send(payments("later", 50))?;
     flow.wait_done(LIMIT)?;
     ensure!(consumer.is_running()?, "the consumer has ended");
