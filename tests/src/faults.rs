@@ -214,6 +214,23 @@ pub fn payments(label: &str, count: usize) -> Vec<Message> {
         .collect()
 }
 
+impl Ledger {
+    /// Each batch takes so many seconds longer, so that a load lasts for what shall happen
+    /// to it, on a fast machine too. 0 takes it back.
+    pub fn slow_down(&self, seconds: f64) -> Result<()> {
+        self.db.execute(&format!(
+            "CREATE OR REPLACE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$
+             BEGIN PERFORM pg_sleep({seconds}); RETURN NULL; END $$"
+        ))?;
+        let there: bool = self.db.one("SELECT EXISTS (SELECT FROM pg_trigger WHERE tgname = 'slow')")?;
+        if !there {
+            self.db
+                .execute("CREATE TRIGGER slow BEFORE INSERT ON batches FOR EACH STATEMENT EXECUTE FUNCTION slow()")?;
+        }
+        Ok(())
+    }
+}
+
 /// Whoever writes to a table waits here until the test opens. It takes no lock that
 /// any of the product's statements needs.
 pub struct Barrier<'l> {

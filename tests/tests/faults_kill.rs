@@ -23,6 +23,7 @@ fn kill_nine_twenty_times() -> Result<()> {
     let kafka = kafka();
     let flow = Flow::new(&kafka, Ledger::fresh("kill")?, "kill", 4)?;
     flow.send_load(EVENTS, seed)?;
+    flow.ledger.slow_down(0.02)?;
     // A killed member holds its partitions until its session has ended.
     let more = ["--batch", "1000", "-X", "session.timeout.ms=600", "-X", "heartbeat.interval.ms=150"];
 
@@ -36,7 +37,7 @@ fn kill_nine_twenty_times() -> Result<()> {
             consumer = flow.consume(&more)?;
         }
         // The topic ends with the last kill at the earliest.
-        let share = i64::try_from(EVENTS)? * kill / (KILLS + 4);
+        let share = i64::try_from(EVENTS)? * kill / (KILLS + 6);
         flow.wait_offsets(share, Duration::from_secs(60))?;
         thread::sleep(Duration::from_millis(random.random_range(0..120)));
         let open: i64 = flow.ledger.db.one(
@@ -75,6 +76,7 @@ fn sigterm_under_load() -> Result<()> {
     let kafka = kafka();
     let flow = Flow::new(&kafka, Ledger::fresh("term")?, "term", 2)?;
     flow.send_load(30_000, 3)?;
+    flow.ledger.slow_down(0.05)?;
     for part in 1..=3 {
         let consumer = flow.consume(&["--batch", "500"])?;
         flow.wait_offsets(part * 5_000, Duration::from_secs(60))?;
@@ -85,6 +87,7 @@ fn sigterm_under_load() -> Result<()> {
     }
     ensure!(flow.ledger.offsets()? < 30_000, "the load was over");
     flow.ledger.check()?;
+    flow.ledger.slow_down(0.0)?;
     let consumer = flow.consume(&[])?;
     flow.wait_done(Duration::from_secs(60))?;
     consumer.finish()?;

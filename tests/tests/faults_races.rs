@@ -121,7 +121,7 @@ fn rebalances_under_load(more: &[&str]) -> Result<()> {
     let more = [more, &["--batch", "100"]].concat();
     flow.send_load(20_000, 7)?;
     // Each batch takes a moment longer, so that the load lasts for all that happens.
-    slow_down(&flow.ledger, 0.04)?;
+    flow.ledger.slow_down(0.12)?;
     let mut two = [flow.consume(&more)?, flow.consume(&more)?];
     flow.wait_offsets(1_000, LIMIT)?;
     let posts = |consumer: &postonce_tests::Consumer| {
@@ -138,7 +138,7 @@ fn rebalances_under_load(more: &[&str]) -> Result<()> {
     third.kill()?;
     let at = flow.ledger.offsets()?;
     ensure!(at < 20_000, "the load was over before the third consumer left");
-    speed_up(&flow.ledger)?;
+    flow.ledger.slow_down(0.0)?;
 
     flow.wait_done(LIMIT * 2)?;
     for consumer in &mut two {
@@ -155,19 +155,4 @@ fn rebalances_under_load(more: &[&str]) -> Result<()> {
         consumer.finish()?;
     }
     flow.check_against_undisturbed()
-}
-
-fn slow_down(ledger: &Ledger, seconds: f64) -> Result<()> {
-    ledger.db.execute(&format!(
-        "CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep({seconds}); RETURN NULL; END $$;
-         CREATE TRIGGER slow BEFORE INSERT ON batches FOR EACH STATEMENT EXECUTE FUNCTION slow()"
-    ))?;
-    Ok(())
-}
-
-fn speed_up(ledger: &Ledger) -> Result<()> {
-    ledger.db.execute(
-        "CREATE OR REPLACE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$",
-    )?;
-    Ok(())
 }
