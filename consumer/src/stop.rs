@@ -60,7 +60,7 @@ impl Stop {
 #[error(
     "topic {} on cluster {} has id {}, but this ledger has read {offsets} offsets of a topic of that name on cluster \
      {} with id {}. It was deleted and made again, or this is another cluster: its offsets mean other messages. \
-     Nothing was read; point the consumer at the topic of the ledger, or give the new one another name",
+     Point the consumer at the topic of the ledger, or give the new one another name",
     .now.topic, .now.cluster_id, .now.topic_id, .known.cluster_id, .known.topic_id
 )]
 pub struct LineageChanged {
