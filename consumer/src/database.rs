@@ -94,14 +94,7 @@ impl Database {
 
     /// Refuses a database that `migrate` has not brought to this program's version.
     pub async fn check_migrated(&self, connection: &mut PgConnection) -> Result<(), DatabaseError> {
-        let table: Option<String> =
-            sqlx::query_scalar("SELECT to_regclass('_sqlx_migrations')::text").fetch_one(&mut *connection).await?;
-        let mut applied: Vec<(i64, Vec<u8>)> = Vec::new();
-        if table.is_some() {
-            applied = sqlx::query_as("SELECT version, checksum FROM _sqlx_migrations WHERE success")
-                .fetch_all(connection)
-                .await?;
-        }
+        let applied = applied_migrations(connection).await?;
         let is_applied = |wanted: &Migration| {
             applied.iter().any(|(version, checksum)| *version == wanted.version && **checksum == *wanted.checksum)
         };
@@ -111,6 +104,16 @@ impl Database {
             Err(DatabaseError::NotMigrated { at: self.to_string() })
         }
     }
+}
+
+/// Version and checksum of the migrations that the schema has; none where there is no ledger.
+pub async fn applied_migrations(connection: &mut PgConnection) -> Result<Vec<(i64, Vec<u8>)>, DatabaseError> {
+    let known: bool =
+        sqlx::query_scalar("SELECT to_regclass('_sqlx_migrations') IS NOT NULL").fetch_one(&mut *connection).await?;
+    if !known {
+        return Ok(Vec::new());
+    }
+    Ok(sqlx::query_as("SELECT version, checksum FROM _sqlx_migrations WHERE success").fetch_all(connection).await?)
 }
 
 /// How many refused messages and how many incidents nobody has closed yet.

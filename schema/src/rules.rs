@@ -335,7 +335,7 @@ fn read_version(source: &Source<'_>, spanned: &Spanned<VersionToml>) -> Result<V
     let version = spanned.get_ref();
     let from =
         Timestamp::parse(&version.from).map_err(|why| source.error(spanned, format!("`from` is not a time: {why}")))?;
-    if version.number() < 1 || version.kind.is_empty() {
+    if version.version < 1 || version.kind.is_empty() {
         return Err(source.error(spanned, "a version has a number from 1 on and at least one kind".to_owned()));
     }
     let mut lines = vec![RuleLine {
@@ -350,12 +350,6 @@ fn read_version(source: &Source<'_>, spanned: &Spanned<VersionToml>) -> Result<V
         kinds.push(read_kind(source, kind, &mut lines)?);
     }
     Ok(Version { number: version.version, from, kinds, lines })
-}
-
-impl VersionToml {
-    fn number(&self) -> i32 {
-        self.version
-    }
 }
 
 fn read_kind(source: &Source<'_>, spanned: &Spanned<KindToml>, lines: &mut Vec<RuleLine>) -> Result<Kind, RulesError> {

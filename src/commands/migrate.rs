@@ -3,7 +3,7 @@
 use crate::args::{DatabaseArgs, Output, OutputArgs};
 use crate::table;
 use anyhow::Context;
-use postonce_consumer::database::{Database, MIGRATIONS};
+use postonce_consumer::database::{Database, MIGRATIONS, applied_migrations};
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::process::ExitCode;
@@ -68,12 +68,6 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
 /// The versions that are there already; none in a database that is new.
 async fn applied(database: &Database) -> anyhow::Result<BTreeSet<i64>> {
     let mut connection = database.connect().await?;
-    let known: bool =
-        sqlx::query_scalar("SELECT to_regclass('_sqlx_migrations') IS NOT NULL").fetch_one(&mut connection).await?;
-    if !known {
-        return Ok(BTreeSet::new());
-    }
-    let versions: Vec<i64> =
-        sqlx::query_scalar("SELECT version FROM _sqlx_migrations").fetch_all(&mut connection).await?;
-    Ok(versions.into_iter().collect())
+    let applied = applied_migrations(&mut connection).await?;
+    Ok(applied.into_iter().map(|(version, _)| version).collect())
 }
