@@ -78,6 +78,8 @@ impl Consumer {
 
     /// SIGTERM, and the end that it must come to.
     pub fn finish(mut self) -> Result<()> {
+        // Before it has begun to watch for signals, SIGTERM would end it like any process.
+        wait_until(Duration::from_secs(20), "/livez", || Ok((get(self.port, "/livez")?.0 == 200).then_some(())))?;
         self.process.terminate()?;
         let status = self.process.wait(Duration::from_secs(20))?;
         ensure!(status.success(), "after SIGTERM: {status}");
