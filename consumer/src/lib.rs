@@ -35,6 +35,7 @@ mod nodelay;
 pub mod outcomes;
 pub mod read;
 pub mod registry;
+pub mod reread;
 pub mod rows;
 pub mod stop;
 pub mod store;
