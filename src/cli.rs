@@ -1,6 +1,6 @@
 //! The command line: which command, and how its errors are told.
 
-use crate::commands::{balances, consume, demo, generate, id, migrate, send, statement, status, trace};
+use crate::commands::{balances, checkpoint, consume, demo, generate, id, migrate, send, statement, status, trace};
 use crate::log::LogArgs;
 use clap::{Parser, Subcommand};
 use postonce_consumer::stop::Stop;
@@ -28,6 +28,7 @@ enum Command {
     Balances(balances::Args),
     Trace(trace::Args),
     Statement(statement::Args),
+    Checkpoint(checkpoint::Args),
     Id(id::Args),
 }
 
@@ -44,6 +45,7 @@ impl Cli {
             Command::Balances(args) => balances::run(args),
             Command::Trace(args) => trace::run(args),
             Command::Statement(args) => statement::run(args),
+            Command::Checkpoint(args) => checkpoint::run(args),
             Command::Id(args) => id::run(args),
         };
         result.unwrap_or_else(|error| {

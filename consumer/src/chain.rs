@@ -11,6 +11,44 @@ use sha2::{Digest, Sha256};
 /// A SHA-256 hash.
 pub type Hash = [u8; 32];
 
+/// A hash as 64 lower-case hex digits, in JSON and for people.
+pub mod hex {
+    use super::Hash;
+    use serde::de::Error;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub fn text(hash: &Hash) -> String {
+        hash.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    pub fn parse(text: &str) -> Option<Hash> {
+        let digits: Vec<u32> = text.chars().map(|c| c.to_digit(16)).collect::<Option<_>>()?;
+        let bytes = digits.chunks_exact(2).map(|pair| u8::try_from(pair[0] * 16 + pair[1]).ok());
+        if digits.len() == 64 { bytes.collect::<Option<Vec<u8>>>()?.try_into().ok() } else { None }
+    }
+
+    pub fn serialize<S: Serializer>(hash: &Hash, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&text(hash))
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Hash, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        parse(&text).ok_or_else(|| D::Error::custom("a SHA-256 is 64 hex digits"))
+    }
+
+    #[cfg(test)]
+    mod tests {
+        #[test]
+        fn a_hash_survives_its_text() {
+            let hash = std::array::from_fn(|n| u8::try_from(n * 7 + 9).unwrap_or_default());
+            assert_eq!(super::parse(&super::text(&hash)), Some(hash));
+            for wrong in ["", "0", &"0".repeat(63), &"0".repeat(66), &"g".repeat(64), &"é".repeat(64)] {
+                assert_eq!(super::parse(wrong), None, "{wrong}");
+            }
+        }
+    }
+}
+
 /// Before the first message, and before the first batch.
 pub const START: Hash = [0; 32];
 

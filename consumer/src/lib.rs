@@ -20,11 +20,13 @@
 pub mod apply;
 pub mod batch;
 pub mod chain;
+pub mod checkpoint;
 pub mod claim;
 pub mod config;
 pub mod consume;
 pub mod database;
 pub mod decide;
+pub mod digest;
 pub mod error;
 pub mod failure;
 pub mod health;

@@ -1,6 +1,7 @@
 //! One file for each command: its flags and what it does.
 
 pub mod balances;
+pub mod checkpoint;
 pub mod consume;
 pub mod demo;
 pub mod generate;

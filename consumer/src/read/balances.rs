@@ -4,7 +4,7 @@
 use super::MinorUnits;
 use crate::error::DatabaseError;
 use postonce_schema::Timestamp;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use sqlx::postgres::PgConnection;
 
 /// One account of one asset.
@@ -19,7 +19,7 @@ pub struct AccountBalance {
 }
 
 /// All accounts of one asset: the difference is zero, or the books are damaged.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, sqlx::FromRow)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, sqlx::FromRow)]
 pub struct AssetTotal {
     pub asset: String,
     pub debits: MinorUnits,

@@ -1,7 +1,8 @@
 //! Column types that neither Rust nor JSON has.
 
 use postonce_schema::Timestamp;
-use serde::{Serialize, Serializer};
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use sqlx::error::BoxDynError;
 use sqlx::postgres::{PgTypeInfo, PgValueRef};
 use sqlx::{Decode, Postgres, Type};
@@ -25,6 +26,12 @@ impl fmt::Display for MinorUnits {
 impl Serialize for MinorUnits {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for MinorUnits {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map(Self).map_err(D::Error::custom)
     }
 }
 
@@ -74,6 +81,7 @@ mod tests {
     fn amounts_are_strings_in_json() {
         let beyond = MinorUnits(i128::from(i64::MAX) * 1000);
         assert_eq!(serde_json::to_string(&beyond).unwrap(), "\"9223372036854775807000\"");
+        assert_eq!(serde_json::from_str::<MinorUnits>("\"9223372036854775807000\"").unwrap(), beyond);
         assert_eq!(serde_json::to_string(&MinorUnits(-5)).unwrap(), "\"-5\"");
     }
 }

@@ -21,7 +21,7 @@ use sqlx::{Connection, Postgres, Transaction};
 
 /// One state of the books for several statements. `connection` must not be in a
 /// transaction already.
-async fn snapshot(connection: &mut PgConnection) -> Result<Transaction<'_, Postgres>, DatabaseError> {
+pub(crate) async fn snapshot(connection: &mut PgConnection) -> Result<Transaction<'_, Postgres>, DatabaseError> {
     Ok(connection.begin_with("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").await?)
 }
 
