@@ -212,11 +212,13 @@ fetch_purchases() {
     rm -rf target/data/wheel
 }
 
-fetch_compose_checker() {
-    if [ -x target/python/bin/check-jsonschema ]; then return; fi
-    say "fetching the checker of docker-compose.yml"
+fetch_python_packages() {
+    stamp=target/python/requirements.complete
+    if [ -f $stamp ] && cmp -s $stamp tests/requirements.txt; then return; fi
+    say "fetching the Python packages of the tests"
     make_venv
-    target/python/bin/pip install -q --disable-pip-version-check check-jsonschema==0.37.1 </dev/null >&2
+    target/python/bin/pip install -q --disable-pip-version-check -r tests/requirements.txt </dev/null >&2
+    cp tests/requirements.txt $stamp
 }
 
 make_venv() {
@@ -231,5 +233,5 @@ if [ "$purpose" = test ]; then
     fetch_kafka
     fetch_postgres18
     fetch_purchases
-    fetch_compose_checker
+    fetch_python_packages
 fi

@@ -20,6 +20,7 @@ mod ledger;
 mod model;
 mod parts;
 mod poison;
+mod proof;
 mod reading;
 mod real_input;
 mod roles;
@@ -52,6 +53,7 @@ fn main() {
         ledger::tests(),
         parts::tests(),
         poison::tests(),
+        proof::tests(),
         reading::tests(),
         roles::tests(),
         rules::tests(),
