@@ -1,6 +1,6 @@
 # The few things that people type. Each installs what it needs by itself
 # (setup.sh), or says what to install.
-.PHONY: demo build test up down clean-test-parts
+.PHONY: demo build test soak up down clean-test-parts
 
 # Events through Kafka into the ledger, with a crash in the middle.
 demo:
@@ -21,6 +21,15 @@ test:
 		[ -e "$$file" ] || continue; \
 		echo "python3 $$file"; python3 "$$file"; \
 	done
+
+# Faults in a random order: `make soak MINUTES=30 SEED=7`. `make test` has a short one.
+MINUTES ?= 10
+SEED ?= $(shell date +%s)
+soak:
+	./setup.sh test
+	cargo build --locked
+	POSTONCE_SOAK_MINUTES=$(MINUTES) POSTONCE_SOAK_SEED=$(SEED) \
+		cargo test --locked -p postonce-tests --test real_parts -- --exact soak::survives_faults_in_any_order
 
 # Kafka, Postgres and a consumer in containers.
 up:

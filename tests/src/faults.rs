@@ -140,15 +140,9 @@ impl Flow {
         Ok(())
     }
 
-    /// Sends a realistic load: duplicates, disorder, conflicts, poison.
+    /// Sends a realistic [`load`].
     pub fn send_load(&self, events: u64, seed: u64) -> Result<()> {
-        let workload =
-            Workload { duplicates: 0.1, disorder: 0.1, poison: 0.01, conflicts: 0.02, ..Workload::new(events, seed) };
-        self.send(Generator::new(workload)?.map(|one| Message {
-            key: one.key.map(|key| key.as_bytes().to_vec()),
-            value: one.value,
-            ..Message::default()
-        }))
+        self.send(load(events, seed)?)
     }
 
     /// Waits until so many streams have an owner.
@@ -189,6 +183,17 @@ impl Flow {
         ensure!(found == expected, "undisturbed:\n{expected:#?}\ndisturbed:\n{found:#?}");
         Ok(())
     }
+}
+
+/// A realistic load: duplicates, disorder, conflicts, poison.
+pub fn load(events: u64, seed: u64) -> Result<impl Iterator<Item = Message>> {
+    let workload =
+        Workload { duplicates: 0.1, disorder: 0.1, poison: 0.01, conflicts: 0.02, ..Workload::new(events, seed) };
+    Ok(Generator::new(workload)?.map(|one| Message {
+        key: one.key.map(|key| key.as_bytes().to_vec()),
+        value: one.value,
+        ..Message::default()
+    }))
 }
 
 /// Deletes the messages of a partition before an offset, as retention does.

@@ -45,7 +45,7 @@ mod wait;
 
 pub use books::{Books, Ledger};
 pub use database::Db;
-pub use faults::{Barrier, Consumer, Flow, QUICK, delete_before, payment, payments};
+pub use faults::{Barrier, Consumer, Flow, QUICK, delete_before, load, payment, payments};
 pub use http::{get, metric};
 pub use kafka::Kafka;
 pub use libtest_mimic::Trial;

@@ -25,6 +25,7 @@ mod reading;
 mod real_input;
 mod roles;
 mod rules;
+mod soak;
 
 use libtest_mimic::{Arguments, run};
 
@@ -40,6 +41,7 @@ fn main() {
     arguments.test_threads = arguments.test_threads.or(Some(THREADS));
     let tests = [
         // The longest first: it does not wait for a free thread at the end.
+        soak::tests(),
         real_input::tests(),
         model::tests(),
         faults_kill::tests(),
