@@ -15,7 +15,8 @@
 //!
 //! Beside it: `claim` (who may advance a stream), `registry` (frozen rules), `topic`
 //! (which lineage), `consume` (the process), `health` and `metrics` (what it tells),
-//! `read` (what people ask the ledger).
+//! `read` (what people ask the ledger), `digest` and `checkpoint` (the books in one
+//! hash), `reread` (a stretch of the topic again).
 
 pub mod apply;
 pub mod batch;

@@ -13,9 +13,9 @@ const HELP: &str = "\
 The JSON holds, as of one moment: each stream's offset with the hash of every message
 before it, one hash over the books (kind, resource, the event that stands, its
 fingerprint, its postings), the trial balance of each asset, and the rules in use.
-Keep it where nobody who can write the database can write: later
-`postonce verify --against FILE` proves from the topic that the history before it is
-unchanged, also after a restore. ARCHITECTURE.md defines both hashes byte for byte.
+Keep it where nobody who can write the database can write: whoever has the topic can
+recompute the first, whoever has the rules the second, also after a restore.
+ARCHITECTURE.md defines both byte for byte; tests/audit.py recomputes the first.
 
 It reads every resource in one snapshot: seconds for millions.
 

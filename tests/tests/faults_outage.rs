@@ -125,13 +125,13 @@ fn partitions_move_during_an_outage(back_within: bool) -> Result<()> {
             Ok((owners == many).then_some(()))
         })
     };
-    let before = if back_within { 1 } else { 2 };
-    owners(before)?;
+    owners(if back_within { 1 } else { 2 })?;
     disturbed(&flow, &mut cut_off, |cut_off| {
         proxy.refuse();
         not_ready_and_alive(cut_off)?;
         let third = flow.consume(&more)?;
-        owners(before + 1)?;
+        // How many it gets is the group's business: all of them, if a slow machine has kept
+        // the other's heartbeats back.
         third.wait_metric("postonce_events_total", &[], 1.0, LIMIT)?;
         if back_within {
             third.finish()?;
