@@ -65,6 +65,7 @@ pub async fn apply(
     let new_accounts = transaction.write_accounts(&decision.postings, accounts).await?;
     transaction.write_postings(&decision.postings).await?;
     clock.step("postings");
+    transaction.close_accepted(&batch.accepted_copies()).await?;
     transaction.set_aside(&batch.set_aside(), &decision.conflicts, &decision.incidents).await?;
     clock.step("set_aside");
     transaction.add_to_balances(&decision.postings).await?;

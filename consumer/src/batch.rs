@@ -47,6 +47,8 @@ pub struct SetAside<'b, 'a> {
     pub message: &'b Message<'a>,
     pub last: At,
     pub times: i64,
+    /// The copy that was accepted after the first refusal, within this batch.
+    pub closed: Option<At>,
 }
 
 impl<'b, 'a> Batch<'b, 'a> {
@@ -64,14 +66,37 @@ impl<'b, 'a> Batch<'b, 'a> {
     pub fn set_aside(&self) -> Vec<SetAside<'b, 'a>> {
         let mut found: BTreeMap<(Hash, &'static str), SetAside<'b, 'a>> = BTreeMap::new();
         for received in self.received {
-            let (Err(reject), message) = (&received.decoded, &received.message) else { continue };
-            let hash = received.parts.content();
-            found
-                .entry((hash, reject.code()))
-                .and_modify(|seen| (seen.last, seen.times) = (message.at, seen.times + 1))
-                .or_insert(SetAside { hash, reject, message, last: message.at, times: 1 });
+            let at = received.message.at;
+            match &received.decoded {
+                Err(reject) => {
+                    let hash = received.parts.content();
+                    let new = SetAside { hash, reject, message: &received.message, last: at, times: 1, closed: None };
+                    found
+                        .entry((hash, reject.code()))
+                        .and_modify(|seen| (seen.last, seen.times) = (at, seen.times + 1))
+                        .or_insert(new);
+                }
+                // What was refused before it in this batch is closed by it; what comes later
+                // is open, as it would be in a batch of its own.
+                Ok(_) if received.parts.is_retry() => {
+                    let hash = received.parts.content();
+                    let rows = found.range_mut((hash, "")..).take_while(|((other, _), _)| *other == hash);
+                    rows.for_each(|(_, row)| row.closed = row.closed.or(Some(at)));
+                }
+                Ok(_) => {}
+            }
         }
         found.into_values().collect()
+    }
+
+    /// The copies sent again that were accepted, the first of each content: they close
+    /// the rows that quarantine holds of it.
+    pub fn accepted_copies(&self) -> BTreeMap<Hash, At> {
+        let mut copies = BTreeMap::new();
+        for received in self.received.iter().filter(|one| one.parts.is_retry() && one.decoded.is_ok()) {
+            copies.entry(received.parts.content()).or_insert(received.message.at);
+        }
+        copies
     }
 }
 

@@ -52,27 +52,42 @@ pub mod hex {
 /// Before the first message, and before the first batch.
 pub const START: Hash = [0; 32];
 
+/// The header that marks a copy of a quarantined message, sent again on a person's word.
+/// Its value is the place of the first, `topic/partition/offset`.
+pub const RETRY_HEADER: &str = "postonce-retry";
+
 /// The three hashes of a message's parts. Absent key or value: 32 zero bytes, which
 /// tells them from empty ones.
 pub struct Parts {
     key: Hash,
     value: Hash,
     headers: Hash,
+    /// Only of a copy sent again: the headers without the mark, as the first had them.
+    first_headers: Option<Hash>,
 }
 
 impl Parts {
     pub fn of(message: &Message<'_>) -> Self {
         let hash = |bytes: Option<&[u8]>| bytes.map_or(START, |bytes| Sha256::digest(bytes).into());
+        let marked = message.headers.iter().any(is_mark);
         Self {
             key: hash(message.key),
             value: hash(message.value),
             headers: Sha256::digest(encode_headers(&message.headers)).into(),
+            first_headers: marked.then(|| Sha256::digest(encode_headers(unmarked(&message.headers))).into()),
         }
     }
 
-    /// Names a message's content wherever it stands.
+    /// Whether this is a copy that was sent again.
+    pub fn is_retry(&self) -> bool {
+        self.first_headers.is_some()
+    }
+
+    /// Names a message's content wherever it stands. A copy that was sent again has the
+    /// name of the first: the mark does not count.
     pub fn content(&self) -> Hash {
-        Sha256::new().chain_update(self.key).chain_update(self.value).chain_update(self.headers).finalize().into()
+        let headers = self.first_headers.unwrap_or(self.headers);
+        Sha256::new().chain_update(self.key).chain_update(self.value).chain_update(headers).finalize().into()
     }
 
     /// The next link: SHA-256(h, offset, SHA-256 of key, of value, of headers).
@@ -90,7 +105,7 @@ impl Parts {
 
 /// For each header: length of the name (4 bytes), name, length of the value
 /// (4 bytes, `FFFFFFFF` for null), value.
-pub fn encode_headers(headers: &[Header<'_>]) -> Vec<u8> {
+pub fn encode_headers<'h, 'a: 'h>(headers: impl IntoIterator<Item = &'h Header<'a>>) -> Vec<u8> {
     // Kafka's own lengths are 32-bit and signed, so they fit.
     let length = |bytes: usize| u32::try_from(bytes).unwrap_or(u32::MAX).to_be_bytes();
     let mut out = Vec::new();
@@ -106,6 +121,38 @@ pub fn encode_headers(headers: &[Header<'_>]) -> Vec<u8> {
         }
     }
     out
+}
+
+/// The headers of a message but for the mark of a copy that was sent again.
+pub fn unmarked<'h, 'a>(headers: &'h [Header<'a>]) -> impl Iterator<Item = &'h Header<'a>> {
+    headers.iter().filter(|header| !is_mark(header))
+}
+
+fn is_mark(header: &Header<'_>) -> bool {
+    header.name == RETRY_HEADER.as_bytes()
+}
+
+/// Reads what [`encode_headers`] has written; `None` where the bytes are damaged.
+pub fn decode_headers(mut bytes: &[u8]) -> Option<Vec<Header<'_>>> {
+    let mut headers = Vec::new();
+    while !bytes.is_empty() {
+        let name = take_bytes(&mut bytes)??;
+        headers.push(Header { name, value: take_bytes(&mut bytes)? });
+    }
+    Some(headers)
+}
+
+/// A length and so many bytes; the inner `None` is null.
+fn take_bytes<'a>(rest: &mut &'a [u8]) -> Option<Option<&'a [u8]>> {
+    let (length, after) = rest.split_first_chunk::<4>()?;
+    *rest = after;
+    let length = u32::from_be_bytes(*length);
+    if length == u32::MAX {
+        return Some(None);
+    }
+    let (taken, after) = rest.split_at_checked(usize::try_from(length).ok()?)?;
+    *rest = after;
+    Some(Some(taken))
 }
 
 /// The hash of one batch: over what it says of its stream, and over the rows that it
@@ -145,5 +192,45 @@ impl BatchHash {
 
     pub fn finish(self) -> Hash {
         self.0.finalize().into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::message::At;
+    use postonce_schema::StreamId;
+
+    fn header(name: &'static str, value: Option<&'static str>) -> Header<'static> {
+        Header { name: name.as_bytes(), value: value.map(str::as_bytes) }
+    }
+
+    fn parts(headers: Vec<Header<'_>>) -> Parts {
+        let at = At { stream: StreamId::from_i64(1), offset: 0 };
+        Parts::of(&Message { at, key: None, value: Some(b"v"), headers, timestamp: None })
+    }
+
+    #[test]
+    fn a_copy_has_the_name_of_the_first_and_a_link_of_its_own() {
+        let (a, b) = (header("a", Some("1")), header("b", None));
+        let mark = header(RETRY_HEADER, Some("payments/0/1"));
+        let (first, copy) = (parts(vec![a, b]), parts(vec![a, mark, b]));
+        assert_eq!(first.content(), copy.content());
+        assert_ne!(first.link(START, 0), copy.link(START, 0), "the chain covers every header");
+        assert!(copy.is_retry() && !first.is_retry());
+        assert_ne!(parts(vec![b, a]).content(), first.content(), "the order of the others counts");
+        assert_ne!(parts(vec![header("postonce-Retry", None)]).content(), parts(vec![]).content());
+    }
+
+    #[test]
+    fn headers_are_read_back() {
+        let headers = vec![header("", Some("")), header("n", None), header("n", Some("\0\u{ff}"))];
+        let bytes = encode_headers(&headers);
+        let told = |headers: &[Header<'_>]| encode_headers(headers);
+        assert_eq!(told(&decode_headers(&bytes).unwrap()), bytes);
+        assert_eq!(decode_headers(&bytes).unwrap().len(), 3);
+        for damaged in [&bytes[..bytes.len() - 1], &bytes[1..], &[0xff; 4]] {
+            assert!(decode_headers(damaged).is_none(), "{damaged:?}");
+        }
     }
 }

@@ -5,10 +5,10 @@
 //! in one direction only.
 
 use crate::batch::{Advance, SetAside};
-use crate::chain::encode_headers;
+use crate::chain::{Hash, encode_headers, unmarked};
 use crate::decide::{Arrival, Change, Held, Incident, Known, Posting};
 use crate::failure::{Failure, Race};
-use crate::message::Outcome;
+use crate::message::{At, Outcome};
 use crate::rows::{CopyBinary, from_postgres_micros, postgres_micros};
 use postonce_schema::{Account, AccountId, Event, EventId, Fingerprint, ResourceId, Rules, Timestamp};
 use sqlx::encode::IsNull;
@@ -207,6 +207,34 @@ impl<'c> Transaction<'c> {
         self.copy(columns, copy, postings.len()).await
     }
 
+    /// Closes what quarantine holds of messages that were sent again and are accepted
+    /// now. It comes before this batch's own refusals are written: one of them may follow
+    /// the copy in the topic, and then stays open.
+    ///
+    /// A row that a person has dismissed gets its place too: that the copy was accepted is
+    /// a fact of the topic, which a rebuild finds again, and the dismissal is in `actions`.
+    pub async fn close_accepted(&mut self, copies: &BTreeMap<Hash, At>) -> Result<(), Failure> {
+        if copies.is_empty() {
+            return Ok(());
+        }
+        sqlx::query(
+            "UPDATE quarantine q
+             SET closed_at = coalesce(q.closed_at, clock_timestamp()), closed_stream = c.stream, closed_offset = c.message_offset
+             FROM (SELECT r.message_hash, r.code, n.stream, n.message_offset
+                   FROM unnest($1::bytea[], $2::bigint[], $3::bigint[]) AS n (message_hash, stream, message_offset)
+                   JOIN quarantine r USING (message_hash)
+                   WHERE r.closed_stream IS NULL
+                   ORDER BY r.message_hash, r.code FOR UPDATE OF r) c
+             WHERE q.message_hash = c.message_hash AND q.code = c.code",
+        )
+        .bind(copies.keys().map(|hash| hash.as_slice()).collect::<Vec<_>>())
+        .bind(copies.values().map(|at| at.stream.as_i64()).collect::<Vec<_>>())
+        .bind(copies.values().map(|at| at.offset).collect::<Vec<_>>())
+        .execute(&mut *self.inner)
+        .await?;
+        Ok(())
+    }
+
     /// Refused messages, conflicts, and what a person should look at.
     pub async fn set_aside(
         &mut self,
@@ -234,11 +262,18 @@ impl<'c> Transaction<'c> {
             return Ok(());
         }
         let messages = || refused.iter().map(|one| one.message);
+        // A row that is there keeps what closed it: bytes that a person has judged, or whose
+        // copy is accepted, open nothing by coming again. They count on.
         sqlx::query(
             "INSERT INTO quarantine AS q (message_hash, code, place, reason, key, value, headers, message_time,
-                                          first_stream, first_offset, last_stream, last_offset, times_seen)
-             SELECT * FROM unnest($1::bytea[], $2::text[], $3::text[], $4::text[], $5::bytea[], $6::bytea[], $7::bytea[],
-                                  $8::timestamptz[], $9::bigint[], $10::bigint[], $11::bigint[], $12::bigint[], $13::bigint[])
+                                          first_stream, first_offset, last_stream, last_offset, times_seen,
+                                          closed_stream, closed_offset, closed_at)
+             SELECT n.*, CASE WHEN n.closed_stream IS NOT NULL THEN clock_timestamp() END
+             FROM unnest($1::bytea[], $2::text[], $3::text[], $4::text[], $5::bytea[], $6::bytea[], $7::bytea[],
+                         $8::timestamptz[], $9::bigint[], $10::bigint[], $11::bigint[], $12::bigint[], $13::bigint[],
+                         $14::bigint[], $15::bigint[])
+                  AS n (message_hash, code, place, reason, key, value, headers, message_time, first_stream,
+                        first_offset, last_stream, last_offset, times_seen, closed_stream, closed_offset)
              ON CONFLICT (message_hash, code) DO UPDATE
              SET times_seen = q.times_seen + excluded.times_seen, last_stream = excluded.last_stream,
                  last_offset = excluded.last_offset, last_seen = clock_timestamp()",
@@ -249,13 +284,15 @@ impl<'c> Transaction<'c> {
         .bind(refused.iter().map(|one| one.reject.to_string()).collect::<Vec<_>>())
         .bind(messages().map(|message| message.key).collect::<Vec<_>>())
         .bind(messages().map(|message| message.value).collect::<Vec<_>>())
-        .bind(messages().map(|message| encode_headers(&message.headers)).collect::<Vec<_>>())
+        .bind(messages().map(|message| encode_headers(unmarked(&message.headers))).collect::<Vec<_>>())
         .bind(messages().map(|message| message.time().map(Time)).collect::<Vec<_>>())
         .bind(messages().map(|message| message.at.stream.as_i64()).collect::<Vec<_>>())
         .bind(messages().map(|message| message.at.offset).collect::<Vec<_>>())
         .bind(refused.iter().map(|one| one.last.stream.as_i64()).collect::<Vec<_>>())
         .bind(refused.iter().map(|one| one.last.offset).collect::<Vec<_>>())
         .bind(refused.iter().map(|one| one.times).collect::<Vec<_>>())
+        .bind(refused.iter().map(|one| one.closed.map(|at| at.stream.as_i64())).collect::<Vec<_>>())
+        .bind(refused.iter().map(|one| one.closed.map(|at| at.offset)).collect::<Vec<_>>())
         .execute(&mut *self.inner)
         .await?;
         Ok(())
