@@ -1,6 +1,8 @@
 //! The command line: which command, and how its errors are told.
 
-use crate::commands::{balances, checkpoint, consume, demo, generate, id, migrate, send, statement, status, trace};
+use crate::commands::{
+    balances, checkpoint, consume, demo, generate, id, incidents, migrate, quarantine, send, statement, status, trace,
+};
 use crate::log::LogArgs;
 use clap::{Parser, Subcommand};
 use postonce_consumer::stop::Stop;
@@ -29,6 +31,8 @@ enum Command {
     Trace(trace::Args),
     Statement(statement::Args),
     Checkpoint(checkpoint::Args),
+    Quarantine(quarantine::Args),
+    Incidents(incidents::Args),
     Id(id::Args),
 }
 
@@ -46,6 +50,8 @@ impl Cli {
             Command::Trace(args) => trace::run(args),
             Command::Statement(args) => statement::run(args),
             Command::Checkpoint(args) => checkpoint::run(args),
+            Command::Quarantine(args) => quarantine::run(args),
+            Command::Incidents(args) => incidents::run(args),
             Command::Id(args) => id::run(args),
         };
         result.unwrap_or_else(|error| {
@@ -67,11 +73,14 @@ mod tests {
 
     #[test]
     fn every_flag_has_an_environment_variable() {
-        for command in Cli::command().get_subcommands() {
-            for flag in command.get_arguments().filter(|argument| !argument.is_positional()) {
-                let automatic = ["help", "version"].contains(&flag.get_id().as_str());
-                assert!(automatic || flag.get_env().is_some(), "{} --{}", command.get_name(), flag.get_id());
-            }
+        check_flags(&Cli::command());
+    }
+
+    fn check_flags(command: &clap::Command) {
+        for flag in command.get_arguments().filter(|argument| !argument.is_positional()) {
+            let automatic = ["help", "version"].contains(&flag.get_id().as_str());
+            assert!(automatic || flag.get_env().is_some(), "{} --{}", command.get_name(), flag.get_id());
         }
+        command.get_subcommands().for_each(check_flags);
     }
 }

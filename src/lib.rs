@@ -2,11 +2,15 @@
 //! tests start.
 
 pub mod args;
+pub mod cases;
 pub mod child_process;
 pub mod cli;
 pub mod commands;
+pub mod confirm;
 pub mod demo;
 pub mod log;
+pub mod payload;
+pub mod person;
 pub mod private_postgres;
 pub mod reader;
 pub mod table;

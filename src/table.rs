@@ -42,9 +42,7 @@ pub fn amount(MinorUnits(units): MinorUnits, asset: &str) -> String {
 pub fn visible(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
-        let turns =
-            matches!(c, '\u{061c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-        if c.is_control() || turns {
+        if steers(c) {
             out.extend(c.escape_unicode());
         } else {
             out.push(c);
@@ -53,20 +51,44 @@ pub fn visible(text: &str) -> String {
     out
 }
 
+/// Whether a terminal does something at it but to show it: control characters, and changes
+/// of the writing direction.
+fn steers(c: char) -> bool {
+    let turns = matches!(c, '\u{061c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    c.is_control() || turns
+}
+
 /// What is not there.
 pub fn or_dash<T: ToString>(value: Option<T>) -> String {
     value.map_or_else(|| "-".to_owned(), |value| visible(&value.to_string()))
 }
 
-/// One JSON document.
+/// One JSON document. What could steer a terminal stands in it as `\uXXXX`: the same
+/// text to every reader of JSON, and harmless where a person looks at it.
 pub fn json(value: &impl Serialize) -> anyhow::Result<String> {
-    Ok(serde_json::to_string_pretty(value)? + "\n")
+    let text = serde_json::to_string_pretty(value)?;
+    let mut out = String::with_capacity(text.len() + 1);
+    for c in text.chars() {
+        // Outside its strings JSON has no such character but its own line ends.
+        if c != '\n' && steers(c) {
+            out.push_str(&format!("\\u{:04x}", u32::from(c)));
+        } else {
+            out.push(c);
+        }
+    }
+    out.push('\n');
+    Ok(out)
 }
 
 /// Writes to stdout. A reader that has seen enough (`| head`) is no error.
 pub fn print(text: &str) -> io::Result<()> {
+    print_bytes(text.as_bytes())
+}
+
+/// Writes bytes to stdout as they are.
+pub fn print_bytes(bytes: &[u8]) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
-    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+    match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         written => written,
     }
@@ -98,6 +120,14 @@ mod tests {
     fn text_cannot_steer_the_terminal() {
         assert_eq!(visible("stripe/ü\u{1b}[2J\r\n"), "stripe/ü\\u{1b}[2J\\u{d}\\u{a}");
         assert_eq!(visible("a\u{202e}b\u{9b}c"), "a\\u{202e}b\\u{9b}c");
+    }
+
+    #[test]
+    fn json_cannot_steer_it_either_and_means_the_same() {
+        let value = "a\u{1b}[2J\u{9b}\u{7f}\u{202e}é\n\"\\";
+        let text = json(&value).unwrap();
+        assert_eq!(text, "\"a\\u001b[2J\\u009b\\u007f\\u202eé\\n\\\"\\\\\"\n");
+        assert_eq!(serde_json::from_str::<String>(&text).unwrap(), value);
     }
 
     #[test]

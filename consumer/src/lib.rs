@@ -15,11 +15,11 @@
 //!
 //! Beside it: `claim` (who may advance a stream), `registry` (frozen rules), `topic`
 //! (which lineage), `consume` (the process), `health` and `metrics` (what it tells),
-//! `read` (what people ask the ledger), `digest` and `checkpoint` (the books in one
-//! hash), `reread` (a stretch of the topic again).
+//! `read` (what people ask the ledger), `cases` (what waits for a person).
 
 pub mod apply;
 pub mod batch;
+pub mod cases;
 pub mod chain;
 pub mod checkpoint;
 pub mod claim;

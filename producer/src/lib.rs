@@ -33,4 +33,4 @@ mod producer;
 pub use delivery::{DeliveryFailure, Report};
 pub use envelope::{Encoded, Encoding, Envelope, Malformed};
 pub use error::Error;
-pub use producer::{Config, Message, Producer, send_all};
+pub use producer::{Config, Headers, Message, Producer, send_all};

@@ -1,17 +1,21 @@
 //! The producer: acknowledged by all replicas, idempotent, bounded in memory,
 //! and every event accounted for.
 
+use std::borrow::Cow;
+use std::ptr;
 use std::time::Duration;
 
 use rdkafka::config::ClientConfig;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
-use rdkafka::message::{Header, OwnedHeaders};
+use rdkafka::message::OwnedHeaders;
 use rdkafka::producer::{BaseRecord, Producer as _, ThreadedProducer};
+use rdkafka_sys as sys;
 
 use crate::delivery::{Deliveries, DeliveryFailure, Report, Waited, describe};
 use crate::envelope::Encoded;
 use crate::error::Error;
 use crate::generate::Generated;
+use postonce_schema::Header;
 
 /// How to reach the topic, and how much may be under way.
 #[derive(Clone, Debug)]
@@ -61,24 +65,50 @@ impl Config {
     }
 }
 
+/// The headers of a message, in their order.
+#[derive(Clone, Copy, Debug)]
+pub enum Headers<'a> {
+    /// Of an event that was written here.
+    Text(&'a [(&'static str, Cow<'a, str>)]),
+    /// As they were read from Kafka: a name need not be UTF-8, a value may be null.
+    Bytes(&'a [Header<'a>]),
+}
+
 /// One Kafka message. Its timestamp is not set: Kafka's retention works by it,
 /// so it is the time of sending and never the time of the event.
 #[derive(Clone, Copy, Debug)]
 pub struct Message<'a> {
     /// Decides the partition; none: any partition.
     pub key: Option<&'a [u8]>,
+    /// This partition, whatever the key.
+    pub partition: Option<i32>,
     /// None is Kafka's null value, a tombstone.
     pub value: Option<&'a [u8]>,
-    /// Names and values, in this order.
-    pub headers: &'a [(&'static str, std::borrow::Cow<'a, str>)],
+    pub headers: Headers<'a>,
     /// Comes back with a [`DeliveryFailure`]: a line number, a place in a list.
     pub tag: usize,
+}
+
+impl Headers<'_> {
+    /// None where there are none.
+    fn to_kafka(self) -> Option<OwnedHeaders> {
+        let empty = OwnedHeaders::new();
+        match self {
+            Self::Text([]) | Self::Bytes([]) => return None,
+            Self::Text(list) => {
+                list.iter().for_each(|(name, value)| add(&empty, name.as_bytes(), Some(value.as_bytes())))
+            }
+            Self::Bytes(list) => list.iter().for_each(|header| add(&empty, header.name, header.value)),
+        }
+        Some(empty)
+    }
 }
 
 impl<'a> Message<'a> {
     /// The message of an encoded event.
     pub fn of(encoded: &'a Encoded<'_>, tag: usize) -> Self {
-        Self { key: Some(encoded.key.as_bytes()), value: Some(&encoded.value), headers: &encoded.headers, tag }
+        let headers = Headers::Text(&encoded.headers);
+        Self { key: Some(encoded.key.as_bytes()), partition: None, value: Some(&encoded.value), headers, tag }
     }
 }
 
@@ -129,6 +159,25 @@ impl Producer {
                 Err(Error::Unreachable { brokers: self.brokers.clone(), timeout, reason })
             }
         }
+    }
+
+    /// Which cluster this is, and how many partitions the topic has there.
+    ///
+    /// # Errors
+    /// [`Error::Unreachable`] if no broker answers in time, [`Error::Topic`] if the topic
+    /// is not there.
+    pub fn destination(&self, timeout: Duration) -> Result<(String, usize), Error> {
+        self.check(timeout)?;
+        let unreachable = |reason: String| Error::Unreachable { brokers: self.brokers.clone(), timeout, reason };
+        let client = self.client.client();
+        let metadata = client.fetch_metadata(Some(&self.topic), timeout);
+        let metadata = metadata.map_err(|error| unreachable(describe(&error)))?;
+        let partitions = metadata.topics().iter().map(|topic| topic.partitions().len()).sum();
+        if partitions == 0 {
+            return Err(Error::Topic { topic: self.topic.clone(), reason: "it is not on this cluster".to_owned() });
+        }
+        let cluster = client.fetch_cluster_id(timeout).ok_or_else(|| unreachable("no cluster id".to_owned()))?;
+        Ok((cluster, partitions))
     }
 
     /// Queues a message. While too much is under way (`max_in_flight` events
@@ -200,14 +249,9 @@ impl Producer {
     fn record<'a>(&'a self, message: Message<'a>) -> BaseRecord<'a, [u8], [u8], usize> {
         let mut record = BaseRecord::with_opaque_to(&self.topic, message.tag);
         record.key = message.key;
+        record.partition = message.partition;
         record.payload = message.value;
-        if !message.headers.is_empty() {
-            let headers = OwnedHeaders::new_with_capacity(message.headers.len());
-            record.headers =
-                Some(message.headers.iter().fold(headers, |headers, (key, value)| {
-                    headers.insert(Header { key, value: Some(value.as_bytes()) })
-                }));
-        }
+        record.headers = message.headers.to_kafka();
         record
     }
 
@@ -254,6 +298,21 @@ impl Producer {
     }
 }
 
+/// rdkafka takes only names that are UTF-8; Kafka carries others, and what is sent again
+/// must be what came.
+fn add(headers: &OwnedHeaders, name: &[u8], value: Option<&[u8]>) {
+    let length = |bytes: &[u8]| isize::try_from(bytes.len()).unwrap_or(isize::MAX);
+    let (value, value_length) = value.map_or((ptr::null(), 0), |value| (value.as_ptr(), length(value)));
+    // SAFETY: rdkafka's borrowed form of headers is librdkafka's own list, seen through a
+    // pointer of another type; this one is ours alone and not shared yet. librdkafka copies
+    // both byte strings, and a slice is never longer than isize.
+    unsafe {
+        let list = ptr::from_ref(headers.as_borrowed()).cast_mut().cast::<sys::rd_kafka_headers_t>();
+        // It cannot fail: the list is no message's.
+        sys::rd_kafka_header_add(list, name.as_ptr().cast(), length(name), value.cast(), value_length);
+    }
+}
+
 /// Sends a workload, flushes, and reports. `progress` is told the number of
 /// events sent so far, after each 1,000 and at the end. The tag of an event is
 /// its place in the workload, from 0.
@@ -273,8 +332,9 @@ pub fn send_all(
     for (tag, event) in events.enumerate() {
         producer.send(Message {
             key: event.key.as_deref().map(str::as_bytes),
+            partition: None,
             value: event.value.as_deref(),
-            headers: &[],
+            headers: Headers::Text(&[]),
             tag,
         })?;
         sent += 1;

@@ -17,7 +17,7 @@ fn cluster() -> (MockCluster<'static, DefaultProducerContext>, Config) {
 }
 
 fn message(tag: usize) -> Message<'static> {
-    Message { key: Some(b"stripe/acct_1/pi_1"), value: Some(b"{}"), headers: &[], tag }
+    Message { key: Some(b"stripe/acct_1/pi_1"), partition: None, value: Some(b"{}"), headers: Headers::Text(&[]), tag }
 }
 
 fn with(mut config: Config, properties: &[(&str, &str)]) -> Config {
@@ -130,7 +130,7 @@ fn a_wrong_address_and_a_wrong_property_are_named() {
 #[test]
 fn headers_key_and_partition_arrive() {
     use rdkafka::consumer::{BaseConsumer, Consumer};
-    use rdkafka::message::{Headers, Message as _};
+    use rdkafka::message::{Headers as _, Message as _};
 
     let (_cluster, config) = cluster();
     let producer = Producer::new(&config).unwrap();

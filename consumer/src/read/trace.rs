@@ -133,6 +133,15 @@ pub async fn trace_event(
     Ok(traces.into_iter().next())
 }
 
+/// The resource of this id, within the caller's snapshot.
+pub(crate) async fn trace_resource(
+    connection: &mut PgConnection,
+    id: Uuid,
+) -> Result<Option<ResourceTrace>, DatabaseError> {
+    let ranks = ranks(connection).await?;
+    Ok(of_resources(connection, vec![id], &ranks).await?.into_iter().next())
+}
+
 async fn ranks(connection: &mut PgConnection) -> Result<Ranks, DatabaseError> {
     let versions: Vec<(When, String)> = sqlx::query_as(
         "SELECT (extract(epoch FROM valid_from) * 1000000)::bigint, definition FROM rules ORDER BY valid_from",
