@@ -95,6 +95,11 @@ impl PostonceProcess {
         self.written("stdout")
     }
 
+    /// The same, byte for byte.
+    pub fn stdout_bytes(&self) -> Vec<u8> {
+        fs::read(self.output.path().join("stdout")).unwrap_or_default()
+    }
+
     /// All that it has written to stderr so far.
     pub fn stderr(&self) -> String {
         self.written("stderr")

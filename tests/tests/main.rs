@@ -8,6 +8,7 @@
     reason = "in a test a panic is the report of a failure"
 )]
 
+mod cases;
 mod envelopes;
 mod faults_frozen;
 mod faults_kill;
@@ -46,6 +47,7 @@ fn main() {
         model::tests(),
         faults_kill::tests(),
         faults_outage::tests(),
+        cases::tests(),
         envelopes::tests(),
         faults_frozen::tests(),
         faults_races::tests(),
