@@ -1,7 +1,8 @@
 //! The command line: which command, and how its errors are told.
 
 use crate::commands::{
-    balances, checkpoint, consume, demo, generate, id, incidents, migrate, quarantine, send, statement, status, trace,
+    balances, checkpoint, consume, demo, export, generate, id, incidents, migrate, quarantine, send, statement, status,
+    trace,
 };
 use crate::log::LogArgs;
 use clap::{Parser, Subcommand};
@@ -33,6 +34,7 @@ enum Command {
     Checkpoint(checkpoint::Args),
     Quarantine(quarantine::Args),
     Incidents(incidents::Args),
+    Export(export::Args),
     Id(id::Args),
 }
 
@@ -52,6 +54,7 @@ impl Cli {
             Command::Checkpoint(args) => checkpoint::run(args),
             Command::Quarantine(args) => quarantine::run(args),
             Command::Incidents(args) => incidents::run(args),
+            Command::Export(args) => export::run(args),
             Command::Id(args) => id::run(args),
         };
         result.unwrap_or_else(|error| {

@@ -16,6 +16,23 @@ const LOOK_EVERY_MILLIS: i32 = 100;
 
 /// Begins to watch for signals, on a thread of its own.
 pub fn watch() -> io::Result<()> {
+    on_each(|number| {
+        if SIGNAL.swap(number, Ordering::Relaxed) != 0 {
+            std::process::exit(128 + number);
+        }
+    })
+}
+
+/// For work that is worth nothing half done: the first signal cleans up and ends the
+/// process, wherever it waits.
+pub fn end_at_once(clean_up: impl Fn() + Send + 'static) -> io::Result<()> {
+    on_each(move |number| {
+        clean_up();
+        std::process::exit(128 + number);
+    })
+}
+
+fn on_each(act: impl Fn(i32) + Send + 'static) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     // Registered before this returns: no signal is missed from here on.
     let (mut interrupt, mut terminate) = {
@@ -25,13 +42,10 @@ pub fn watch() -> io::Result<()> {
     std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
         runtime.block_on(async {
             loop {
-                let number = tokio::select! {
+                act(tokio::select! {
                     _ = interrupt.recv() => libc::SIGINT,
                     _ = terminate.recv() => libc::SIGTERM,
-                };
-                if SIGNAL.swap(number, Ordering::Relaxed) != 0 {
-                    std::process::exit(128 + number);
-                }
+                });
             }
         });
     })?;

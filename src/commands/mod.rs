@@ -4,6 +4,7 @@ pub mod balances;
 pub mod checkpoint;
 pub mod consume;
 pub mod demo;
+pub mod export;
 pub mod generate;
 pub mod id;
 pub mod incidents;

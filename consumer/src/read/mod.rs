@@ -8,6 +8,7 @@ pub mod balances;
 mod columns;
 pub mod counts;
 pub mod cursor;
+pub mod export;
 mod reasons;
 pub mod statement;
 pub mod status;
