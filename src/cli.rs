@@ -75,6 +75,17 @@ mod tests {
     }
 
     #[test]
+    fn no_command_names_a_flag_as_those_that_all_have() {
+        let cli = Cli::command();
+        for global in cli.get_arguments().filter(|argument| argument.is_global_set()) {
+            for command in cli.get_subcommands() {
+                let same = command.get_arguments().any(|argument| argument.get_id() == global.get_id());
+                assert!(!same, "{} {}", command.get_name(), global.get_id());
+            }
+        }
+    }
+
+    #[test]
     fn every_flag_has_an_environment_variable() {
         check_flags(&Cli::command());
     }

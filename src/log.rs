@@ -5,17 +5,18 @@ use std::io::IsTerminal;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::util::SubscriberInitExt;
 
-/// How much is logged, and in which form.
+/// How much is logged, and in which form. The fields are named as their flags: they stand
+/// beside those of every command.
 #[derive(Args)]
 pub struct LogArgs {
     /// What is logged: a level (error, warn, info, debug, trace), or a filter such as
     /// `info,postonce_consumer=debug`
-    #[arg(long = "log", env = "POSTONCE_LOG", default_value = "info", value_name = "FILTER", global = true)]
-    filter: String,
+    #[arg(long, env = "POSTONCE_LOG", default_value = "info", value_name = "FILTER", global = true)]
+    log: String,
 
     /// The form of the log; by default for people on a terminal, JSON elsewhere
-    #[arg(long = "log-format", env = "POSTONCE_LOG_FORMAT", value_name = "FORMAT", global = true)]
-    format: Option<Format>,
+    #[arg(long, env = "POSTONCE_LOG_FORMAT", value_name = "FORMAT", global = true)]
+    log_format: Option<Format>,
 }
 
 #[derive(ValueEnum, Clone, Copy)]
@@ -27,8 +28,8 @@ enum Format {
 /// Begins to log.
 pub fn start(args: &LogArgs) {
     let terminal = std::io::stderr().is_terminal();
-    let filter = EnvFilter::try_new(&args.filter).unwrap_or_else(|error| {
-        eprintln!("postonce: --log {}: {error}; logging at info", args.filter);
+    let filter = EnvFilter::try_new(&args.log).unwrap_or_else(|error| {
+        eprintln!("postonce: --log {}: {error}; logging at info", args.log);
         EnvFilter::new("info")
     });
     let base = tracing_subscriber::fmt()
@@ -38,7 +39,7 @@ pub fn start(args: &LogArgs) {
         // Where stderr is a pipe that nobody reads any more, the complaint about it would
         // panic: a log must not stop the money.
         .log_internal_errors(false);
-    match args.format.unwrap_or(if terminal { Format::Human } else { Format::Json }) {
+    match args.log_format.unwrap_or(if terminal { Format::Human } else { Format::Json }) {
         Format::Human => base.with_target(false).finish().init(),
         Format::Json => base.json().flatten_event(true).finish().init(),
     }
