@@ -25,22 +25,25 @@ impl PostonceProcess {
     /// what `POSTONCE_…` the shell has set is taken away.
     pub fn start(args: &[&str], env: &[(&str, &str)]) -> Result<Self> {
         let output = tempfile::Builder::new().prefix("postonce-process-").tempdir()?;
+        let mut command = Self::command(args, env)?;
+        command
+            .stdin(Stdio::null())
+            .stdout(File::create(output.path().join("stdout"))?)
+            .stderr(File::create(output.path().join("stderr"))?);
+        let child = child_process::spawn_bound(command, libc::SIGKILL).context("cannot start postonce")?;
+        Ok(Self { child, told: format!("postonce {}", args.join(" ")), output })
+    }
+
+    /// `postonce ARGS` as it is started here, for other pipes.
+    pub fn command(args: &[&str], env: &[(&str, &str)]) -> Result<Command> {
         let mut command = Command::new(binary()?);
         for (name, _) in std::env::vars_os() {
             if name.to_string_lossy().starts_with("POSTONCE_") {
                 command.env_remove(name);
             }
         }
-        command
-            .env_remove("DATABASE_URL")
-            .env_remove("KAFKA_BROKERS")
-            .args(args)
-            .envs(env.iter().copied())
-            .stdin(Stdio::null())
-            .stdout(File::create(output.path().join("stdout"))?)
-            .stderr(File::create(output.path().join("stderr"))?);
-        let child = child_process::spawn_bound(command, libc::SIGKILL).context("cannot start postonce")?;
-        Ok(Self { child, told: format!("postonce {}", args.join(" ")), output })
+        command.env_remove("DATABASE_URL").env_remove("KAFKA_BROKERS").args(args).envs(env.iter().copied());
+        Ok(command)
     }
 
     /// Runs `postonce ARGS` to its end and gives its stdout; an exit code

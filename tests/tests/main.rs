@@ -10,6 +10,7 @@
 
 mod cases;
 mod envelopes;
+mod export;
 mod faults_frozen;
 mod faults_kill;
 mod faults_outage;
@@ -48,6 +49,7 @@ fn main() {
         faults_kill::tests(),
         faults_outage::tests(),
         cases::tests(),
+        export::tests(),
         envelopes::tests(),
         faults_frozen::tests(),
         faults_races::tests(),
