@@ -2,8 +2,9 @@
 
 use anyhow::{Context, anyhow};
 use clap::{Args, ValueEnum};
-use postonce_schema::{POSITIONS_TOML, Rules};
+use postonce_schema::{Decoder, Kinds, POSITIONS_TOML, Rules};
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// How to reach Kafka.
 #[derive(Args, Clone)]
@@ -77,6 +78,31 @@ impl RulesArgs {
     }
 }
 
+/// How messages become events.
+#[derive(Args, Clone)]
+pub struct DecoderArgs {
+    /// The kinds of events that the topic may carry, separated by commas, or `all`; by
+    /// default every kind of the rules but journals
+    #[arg(long, env = "POSTONCE_KINDS", value_delimiter = ',', value_name = "KIND")]
+    pub kinds: Vec<String>,
+
+    #[command(flatten)]
+    pub rules: RulesArgs,
+
+    /// How many hours an event's updatedAt may be ahead of its message's Kafka timestamp
+    #[arg(long, env = "POSTONCE_MAX_AHEAD_HOURS", default_value = "24", value_name = "HOURS")]
+    pub max_ahead_hours: u32,
+}
+
+impl DecoderArgs {
+    /// Reads the rules and checks the kinds against them.
+    pub fn read(&self) -> anyhow::Result<Decoder> {
+        let rules = self.rules.read()?;
+        let kinds = kinds(&self.kinds, &rules)?;
+        Ok(Decoder { rules, kinds, max_ahead: Duration::from_secs(u64::from(self.max_ahead_hours) * 3600) })
+    }
+}
+
 /// How a command prints its result on stdout.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Output {
@@ -92,6 +118,21 @@ pub struct OutputArgs {
     /// How the result is printed on stdout
     #[arg(long, short = 'o', env = "POSTONCE_OUTPUT", default_value = "table")]
     pub output: Output,
+}
+
+fn kinds(names: &[String], rules: &Rules) -> anyhow::Result<Kinds> {
+    let known = rules.kind_names();
+    match names {
+        [] => Ok(Kinds::AllButJournals),
+        [all] if all == "all" => Ok(Kinds::All),
+        names => match names.iter().find(|name| !known.contains(name.as_str())) {
+            None => Ok(Kinds::Only(names.iter().cloned().collect())),
+            Some(name) => {
+                let known: Vec<&str> = known.into_iter().collect();
+                Err(anyhow!("--kinds: the rules have no kind \"{name}\"; they have {}", known.join(", ")))
+            }
+        },
+    }
 }
 
 fn property(text: &str) -> Result<(String, String), String> {

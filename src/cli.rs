@@ -1,8 +1,8 @@
 //! The command line: which command, and how its errors are told.
 
 use crate::commands::{
-    balances, checkpoint, consume, demo, export, generate, id, incidents, migrate, quarantine, send, statement, status,
-    trace,
+    balances, checkpoint, consume, demo, export, generate, id, incidents, migrate, quarantine, replay, send, statement,
+    status, trace,
 };
 use crate::log::LogArgs;
 use clap::{Parser, Subcommand};
@@ -35,6 +35,7 @@ enum Command {
     Quarantine(quarantine::Args),
     Incidents(incidents::Args),
     Export(export::Args),
+    Replay(replay::Args),
     Id(id::Args),
 }
 
@@ -55,6 +56,7 @@ impl Cli {
             Command::Quarantine(args) => quarantine::run(args),
             Command::Incidents(args) => incidents::run(args),
             Command::Export(args) => export::run(args),
+            Command::Replay(args) => replay::run(args),
             Command::Id(args) => id::run(args),
         };
         result.unwrap_or_else(|error| {

@@ -12,5 +12,6 @@ pub mod log;
 pub mod payload;
 pub mod person;
 pub mod private_postgres;
+mod progress;
 pub mod reader;
 pub mod table;

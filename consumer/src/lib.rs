@@ -38,6 +38,7 @@ mod nodelay;
 pub mod outcomes;
 pub mod read;
 pub mod registry;
+pub mod replay;
 pub mod reread;
 pub mod rows;
 pub mod stop;

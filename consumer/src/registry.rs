@@ -57,6 +57,11 @@ pub async fn register(connection: &mut PgConnection, rules: &Rules) -> Result<()
     Ok(())
 }
 
+/// Compares the rules with those in use and writes nothing. The versions that are new.
+pub async fn check<'r>(connection: &mut PgConnection, rules: &'r Rules) -> Result<Vec<&'r Version>, RulesRefused> {
+    compare(&frozen(connection).await?, rules)
+}
+
 async fn frozen(connection: &mut PgConnection) -> Result<Vec<Frozen>, RulesRefused> {
     let rows =
         sqlx::query("SELECT version, hash, definition FROM rules ORDER BY version").fetch_all(connection).await?;

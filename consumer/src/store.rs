@@ -5,16 +5,21 @@
 //! in one direction only.
 
 use crate::batch::{Advance, SetAside};
+use crate::chain::{Hash, encode_headers};
 use crate::chain::{Hash, encode_headers, unmarked};
 use crate::decide::{Arrival, Change, Held, Incident, Known, Posting};
+use crate::decide::{Arrival, Change, Held, Incident, Known, Posting};
 use crate::failure::{Failure, Race};
+use crate::failure::{Failure, Race};
+use crate::message::Outcome;
 use crate::message::{At, Outcome};
+use crate::outcomes::{self, Run};
 use crate::rows::{CopyBinary, from_postgres_micros, postgres_micros};
-use postonce_schema::{Account, AccountId, Event, EventId, Fingerprint, ResourceId, Rules, Timestamp};
+use postonce_schema::{Account, AccountId, Event, EventId, Fingerprint, ResourceId, Rules, StreamId, Timestamp};
 use sqlx::encode::IsNull;
 use sqlx::error::BoxDynError;
 use sqlx::postgres::types::Oid;
-use sqlx::postgres::{PgArgumentBuffer, PgConnection, PgHasArrayType, PgTypeInfo, PgValueRef, Postgres};
+use sqlx::postgres::{PgArgumentBuffer, PgConnection, PgHasArrayType, PgRow, PgTypeInfo, PgValueRef, Postgres};
 use sqlx::{Connection, Row};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use uuid::Uuid;
@@ -49,6 +54,11 @@ impl<'c> Transaction<'c> {
         let begin =
             "BEGIN; SELECT pg_advisory_xact_lock_shared(hashtextextended('postonce rules ' || current_schema(), 0))";
         Ok(Self { inner: connection.begin_with(begin).await? })
+    }
+
+    /// One state of the books to look at; nothing can be written.
+    pub async fn read_only(connection: &'c mut PgConnection) -> Result<Self, Failure> {
+        Ok(Self { inner: connection.begin_with("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").await? })
     }
 
     /// No locks: two workers rarely hold one resource, and a replay of duplicates
@@ -111,6 +121,69 @@ impl<'c> Transaction<'c> {
             known.entry(EventId::from_bytes(id)).or_default().push(Fingerprint::from_bytes(fingerprint.into_bytes()));
         }
         Ok(known)
+    }
+
+    /// The events, by their place in the list, that are not known with this very content as
+    /// the first that came. Where nearly all are known, nearly nothing has to be sent back.
+    pub async fn not_known(&mut self, arrivals: &[Arrival<'_, '_>]) -> Result<Vec<usize>, Failure> {
+        if arrivals.is_empty() {
+            return Ok(Vec::new());
+        }
+        let events = || arrivals.iter().map(|arrival| arrival.event);
+        let rows = sqlx::query(
+            "SELECT k.nth
+             FROM unnest($1::timestamptz[], $2::bytea[], $3::uuid[]) WITH ORDINALITY
+                  AS k (updated_at, event_id, fingerprint, nth)
+             LEFT JOIN events e ON e.updated_at = k.updated_at AND e.event_id = k.event_id
+             WHERE e.fingerprint IS DISTINCT FROM k.fingerprint",
+        )
+        .bind(events().map(|event| Time(event.updated_at)).collect::<Vec<_>>())
+        .bind(events().map(|event| event.id.as_bytes().as_slice()).collect::<Vec<_>>())
+        .bind(events().map(|event| uuid(event.fingerprint.as_bytes())).collect::<Vec<_>>())
+        .fetch_all(&mut *self.inner)
+        .await?;
+        let nth = |row: &PgRow| {
+            let nth = usize::try_from(row.try_get::<i64, _>(0)?).ok().and_then(|nth| nth.checked_sub(1));
+            nth.ok_or_else(|| Failure::Damage("an ordinality that is no place in the list".to_owned()))
+        };
+        rows.iter().map(nth).collect()
+    }
+
+    /// Which of these messages are in quarantine.
+    pub async fn quarantined(&mut self, hashes: &[Hash]) -> Result<HashSet<Hash>, Failure> {
+        if hashes.is_empty() {
+            return Ok(HashSet::new());
+        }
+        let hashes: Vec<&[u8]> = hashes.iter().map(Hash::as_slice).collect();
+        let found: Vec<Vec<u8>> =
+            sqlx::query_scalar("SELECT DISTINCT message_hash FROM quarantine WHERE message_hash = ANY($1)")
+                .bind(hashes)
+                .fetch_all(&mut *self.inner)
+                .await?;
+        Ok(found.into_iter().filter_map(|hash| hash.try_into().ok()).collect())
+    }
+
+    /// What `batches` says of a stream's offsets `from` to before `to`.
+    pub async fn outcomes(&mut self, stream: StreamId, from: i64, to: i64) -> Result<Vec<Run>, Failure> {
+        // The borders are found by the key (stream, from_offset): the batch that begins last
+        // before `from`, and those after it.
+        let rows: Vec<(i64, i64, Vec<u8>)> = sqlx::query_as(
+            "SELECT seq, from_offset, outcomes FROM batches
+             WHERE stream = $1 AND from_offset < $3
+               AND from_offset >= coalesce((SELECT max(from_offset) FROM batches WHERE stream = $1 AND from_offset <= $2), $2)
+             ORDER BY from_offset",
+        )
+        .bind(stream.as_i64())
+        .bind(from)
+        .bind(to)
+        .fetch_all(&mut *self.inner)
+        .await?;
+        let mut runs = Vec::new();
+        for (seq, first, bytes) in rows {
+            let damage = |error| Failure::Damage(format!("batches, stream {}, seq {seq}: {error}", stream.as_i64()));
+            runs.extend(outcomes::runs(first, &bytes).map_err(damage)?);
+        }
+        Ok(runs)
     }
 
     pub async fn write_events(&mut self, events: &[(Arrival<'_, '_>, Outcome)]) -> Result<(), Failure> {

@@ -1,15 +1,13 @@
 //! `postonce consume`: the topic into the ledger, for as long as the process lives.
 
-use crate::args::{DatabaseArgs, KafkaArgs, RulesArgs};
+use crate::args::{DatabaseArgs, DecoderArgs, KafkaArgs};
 use crate::commands::interrupt;
-use anyhow::{Context, anyhow};
+use anyhow::Context;
 use clap::ValueEnum;
 use postonce_consumer::config::{Config, GroupProtocol, Kafka};
 use postonce_consumer::database::Database;
-use postonce_schema::{Decoder, Kinds, Rules};
 use std::net::SocketAddr;
 use std::process::ExitCode;
-use std::time::Duration;
 
 /// Post the topic's events into the ledger, each exactly once
 ///
@@ -53,17 +51,8 @@ pub struct Args {
     #[arg(long, env = "POSTONCE_BATCH", default_value = "10000", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     batch: u32,
 
-    /// The kinds of events that the topic may carry, separated by commas, or `all`; by
-    /// default every kind of the rules but journals
-    #[arg(long, env = "POSTONCE_KINDS", value_delimiter = ',', value_name = "KIND")]
-    kinds: Vec<String>,
-
     #[command(flatten)]
-    rules: RulesArgs,
-
-    /// How many hours an event's updatedAt may be ahead of its message's Kafka timestamp
-    #[arg(long, env = "POSTONCE_MAX_AHEAD_HOURS", default_value = "24", value_name = "HOURS")]
-    max_ahead_hours: u32,
+    decoder: DecoderArgs,
 
     /// Where to serve /metrics, /livez and /readyz, such as 0.0.0.0:9464; nowhere by default
     #[arg(long, env = "POSTONCE_LISTEN", value_name = "HOST:PORT")]
@@ -94,9 +83,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
 }
 
 fn config(args: Args) -> anyhow::Result<Config> {
-    let rules = args.rules.read()?;
-    let kinds = kinds(&args.kinds, &rules)?;
-    let max_ahead = Duration::from_secs(u64::from(args.max_ahead_hours) * 3600);
+    let decoder = args.decoder.read()?;
     Ok(Config {
         database: Database::new(&args.database.database_url, &args.database.schema)?,
         kafka: Kafka {
@@ -110,24 +97,9 @@ fn config(args: Args) -> anyhow::Result<Config> {
             properties: args.kafka.client.properties,
             unidentified_topic: args.unidentified_topic,
         },
-        decoder: Decoder { rules, kinds, max_ahead },
+        decoder,
         workers: usize::from(args.workers),
         batch_messages: usize::try_from(args.batch)?,
         listen: args.listen,
     })
-}
-
-fn kinds(names: &[String], rules: &Rules) -> anyhow::Result<Kinds> {
-    let known = rules.kind_names();
-    match names {
-        [] => Ok(Kinds::AllButJournals),
-        [all] if all == "all" => Ok(Kinds::All),
-        names => match names.iter().find(|name| !known.contains(name.as_str())) {
-            None => Ok(Kinds::Only(names.iter().cloned().collect())),
-            Some(name) => {
-                let known: Vec<&str> = known.into_iter().collect();
-                Err(anyhow!("--kinds: the rules have no kind \"{name}\"; they have {}", known.join(", ")))
-            }
-        },
-    }
 }

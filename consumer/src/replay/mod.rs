@@ -1,0 +1,71 @@
+//! Reads the topic again through the same code, and says whether the ledger knows
+//! all of it.
+//!
+//! ```text
+//! plan      which offsets, from where the log begins to where the live ledger stands
+//! crew      the threads that share the partitions out
+//! judge     one stretch of a partition: what the topic says against what the ledger says
+//! dry_run   the dry run: only reads, in one snapshot for each stretch
+//! ```
+//!
+//! The ledger only ever learns. So what the live consumers commit while a replay runs
+//! cannot make an event unknown that was known before, and the answer stays exact
+//! beside them.
+
+mod crew;
+mod difference;
+mod dry_run;
+mod judge;
+mod plan;
+
+pub use difference::{Difference, Differences, NamedEvent, What};
+pub use dry_run::{Books, Counts, DryRun, Report, dry_run};
+pub use plan::{Live, Place, Plan, Span};
+
+use crate::digest::DigestError;
+use crate::error::DatabaseError;
+use crate::failure::Failure;
+use crate::registry::RulesRefused;
+use crate::reread::RereadError;
+use crate::stop::Stop;
+
+/// Why a topic could not be run again to its end.
+#[derive(Debug, thiserror::Error)]
+pub enum ReplayError {
+    #[error("stopped by a signal")]
+    Interrupted,
+    #[error(transparent)]
+    Stop(#[from] Stop),
+    #[error(transparent)]
+    Reread(#[from] RereadError),
+    #[error(transparent)]
+    Database(#[from] DatabaseError),
+    #[error("{0}")]
+    Failure(#[from] Failure),
+    #[error(transparent)]
+    Digest(#[from] DigestError),
+    #[error(
+        "the ledger has read nothing of topic {topic} (id {topic_id}, cluster {cluster_id}), so there is no place \
+         where it stands{known}; to look at a topic made anew or a mirror all the same, say --to end"
+    )]
+    NothingRead { topic: String, topic_id: String, cluster_id: String, known: String },
+    #[error("topic {0} was deleted and made again while it was read: nothing can be said of it; run it again")]
+    TopicChanged(String),
+    #[error("{0}")]
+    Start(String),
+}
+
+impl From<RulesRefused> for ReplayError {
+    fn from(refused: RulesRefused) -> Self {
+        match refused {
+            RulesRefused::Failure(failure) => Self::Failure(failure),
+            refused => Self::Stop(refused.into()),
+        }
+    }
+}
+
+impl From<sqlx::Error> for ReplayError {
+    fn from(error: sqlx::Error) -> Self {
+        Self::Database(error.into())
+    }
+}
