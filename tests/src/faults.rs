@@ -125,6 +125,11 @@ impl Flow {
         Ok(Self { bootstrap: bootstrap.to_owned(), group: unique("group"), topic, ledger, sender })
     }
 
+    /// `host:port` of its broker.
+    pub fn bootstrap(&self) -> &str {
+        &self.bootstrap
+    }
+
     /// A consumer of the group, straight to the database.
     pub fn consume(&self, more: &[&str]) -> Result<Consumer> {
         self.consume_through(&self.ledger.url, more)

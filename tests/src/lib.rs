@@ -39,6 +39,7 @@ mod odd;
 mod parts;
 mod process;
 mod proxy;
+mod said;
 pub mod scenario;
 mod trial;
 mod wait;
@@ -55,5 +56,6 @@ pub use parts::{Database, kafka, postgres, postgres_18, repository, start_postgr
 pub use postonce::private_postgres::{PrivatePostgres, StartOptions, free_port};
 pub use process::PostonceProcess;
 pub use proxy::{Fault, Proxy};
+pub use said::Said;
 pub use trial::trial;
 pub use wait::wait_until;

@@ -25,6 +25,7 @@ mod poison;
 mod proof;
 mod reading;
 mod real_input;
+mod replay;
 mod roles;
 mod rules;
 mod soak;
@@ -61,6 +62,7 @@ fn main() {
         poison::tests(),
         proof::tests(),
         reading::tests(),
+        replay::tests(),
         roles::tests(),
         rules::tests(),
     ];
