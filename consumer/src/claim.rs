@@ -26,7 +26,20 @@ impl Lineage {
     pub fn stream(&self, partition: i32) -> StreamId {
         StreamId::new(&self.cluster_id, &self.topic, &self.topic_id, partition)
     }
+
+    /// A lineage of its own over the same topic, for a replay that runs the real transaction:
+    /// no offset and no claim of the live consumers is its own.
+    pub fn of_replay(&self) -> Self {
+        Self { topic_id: format!("{REPLAY}{}", Uuid::from_u128(rand::random())), ..self.clone() }
+    }
+
+    fn is_replay(&self) -> bool {
+        self.topic_id.starts_with(REPLAY)
+    }
 }
+
+/// Kafka's own topic ids are base64 and hold no colon.
+const REPLAY: &str = "replay:";
 
 /// A claimed stream, as the last commit left it. It lives no longer than the
 /// worker's life.
@@ -58,7 +71,7 @@ pub struct KnownLineage {
 pub async fn other_lineages(connection: &mut PgConnection, lineage: &Lineage) -> Result<Vec<KnownLineage>, Failure> {
     let rows = sqlx::query(
         "SELECT cluster_id, topic_id, sum(next_offset - first_offset)::bigint FROM streams
-         WHERE topic = $1 AND (cluster_id, topic_id) <> ($2, $3)
+         WHERE topic = $1 AND (cluster_id, topic_id) <> ($2, $3) AND NOT replay
          GROUP BY cluster_id, topic_id ORDER BY max(created_at) DESC",
     )
     .bind(&lineage.topic)
@@ -88,8 +101,8 @@ pub async fn claim(
     let mut transaction = connection.begin().await?;
     sqlx::query(
         "INSERT INTO streams (stream, cluster_id, topic, topic_id, partition, first_offset, next_offset,
-                              message_chain, batch_chain)
-         VALUES ($1, $2, $3, $4, $5, $6, $6, $7, $7) ON CONFLICT (stream) DO NOTHING",
+                              message_chain, batch_chain, replay)
+         VALUES ($1, $2, $3, $4, $5, $6, $6, $7, $7, $8) ON CONFLICT (stream) DO NOTHING",
     )
     .bind(stream.as_i64())
     .bind(&lineage.cluster_id)
@@ -98,6 +111,7 @@ pub async fn claim(
     .bind(partition)
     .bind(log_start)
     .bind(START.as_slice())
+    .bind(lineage.is_replay())
     .execute(&mut *transaction)
     .await?;
     let claim = take(&mut transaction, stream, partition, Uuid::from_u128(rand::random()), None).await?;

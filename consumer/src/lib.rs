@@ -10,6 +10,7 @@
 //! apply      the one transaction, step by step
 //! store      its SQL; rows and chain are its bytes
 //! life       the loop around it: poll, apply, again
+//! trouble    what to do with a batch that was rolled back
 //! worker     what happens when a life fails
 //! ```
 //!
@@ -45,4 +46,5 @@ pub mod stop;
 pub mod store;
 pub mod stream;
 pub mod topic;
+mod trouble;
 pub mod worker;

@@ -4,13 +4,14 @@ use crate::apply::{Applied, apply};
 use crate::batch::{Batch, Received};
 use crate::claim::{self, Claims, Lineage};
 use crate::database::Database;
-use crate::failure::{Failure, Race};
+use crate::failure::Failure;
 use crate::health::Condition;
 use crate::metrics::Metrics;
 use crate::registry;
 use crate::stop::{LineageChanged, Stop};
 use crate::store::KnownAccounts;
 use crate::stream::{self, Moves, Stream};
+use crate::trouble::{Next, Trouble};
 use crate::worker::{BackOff, End, Worker};
 use postonce_schema::StreamId;
 use rdkafka::Message as _;
@@ -36,13 +37,6 @@ const TELL_EVERY: Duration = Duration::from_secs(1);
 /// its offset when a topic is deleted and made again, and nothing else tells. Until then
 /// messages of the new one are read at the old one's offsets (seen), so it is short.
 const IDENTIFY_EVERY: Duration = Duration::from_secs(5);
-/// Races lost in a row before the life ends.
-const MOST_RACES: u32 = 20;
-/// The same row violated so often is no race.
-const SAME_VIOLATION: u32 = 3;
-/// Events in a row that only the database refuses: beyond that the database is wrong.
-const MOST_INTERNAL: u32 = 5;
-
 /// What a worker knows and must forget when its life ends.
 pub(crate) struct Life<'w, 'p, 's> {
     pub(crate) worker: &'w mut Worker<'p>,
@@ -184,31 +178,28 @@ impl<'w, 'p, 's> Life<'w, 'p, 's> {
             let known = if last { &positions } else { &nowhere };
             match self.attempt(&Batch { received: &received[..now], positions: known }) {
                 Ok(applied) => {
-                    if !applied.rejected.contains_key("internal") {
-                        trouble.internal = 0;
-                    }
+                    trouble.committed(applied.rejected.contains_key("internal"));
                     self.committed(now, applied);
                     received.drain(..now);
-                    trouble.races = 0;
                     outage = None;
                     most = most.saturating_mul(2);
                 }
-                Err(End::Failure(Failure::Race(race))) => {
-                    self.check_claims()?;
-                    shared.metrics.retries.inc();
-                    self.worker.sleep(trouble.race(race)?);
-                    continue;
-                }
-                Err(End::Failure(Failure::BadData(error))) if now > 1 => {
-                    tracing::error!(worker = self.worker.number, %error, messages = now, "searching for the event that Postgres refuses");
-                    most = now.div_ceil(2);
-                    continue;
-                }
-                Err(End::Failure(Failure::BadData(error))) => {
-                    trouble.internal += 1;
-                    match received.first_mut() {
-                        Some(only) if trouble.internal <= MOST_INTERNAL => only.reject(error.to_string()),
-                        _ => return Err(Stop::Damage(error.to_string()).into()),
+                Err(End::Failure(failure @ (Failure::Race(_) | Failure::BadData(_)))) => {
+                    if matches!(failure, Failure::Race(_)) {
+                        self.check_claims()?;
+                        shared.metrics.retries.inc();
+                    }
+                    match trouble.next(failure, now).map_err(ended)? {
+                        Next::Again(pause) => self.worker.sleep(pause),
+                        Next::Halve => {
+                            tracing::error!(
+                                worker = self.worker.number,
+                                messages = now,
+                                "searching for the event that Postgres refuses"
+                            );
+                            most = now.div_ceil(2);
+                        }
+                        Next::SetAside(why) => received[0].reject(why),
                     }
                     continue;
                 }
@@ -269,8 +260,7 @@ impl<'w, 'p, 's> Life<'w, 'p, 's> {
                 shared.metrics.fence_losses.inc();
                 Err(Failure::FenceLost.into())
             }
-            Failure::Damage(what) => Err(Stop::Damage(what).into()),
-            failure => Err(failure.into()),
+            failure => Err(ended(failure)),
         }
     }
 
@@ -441,6 +431,14 @@ fn check_log(topic: &str, partition: i32, next_offset: i64, (log_start, log_end)
     Ok(())
 }
 
+/// Where the ledger contradicts itself, a person is needed and no new life.
+fn ended(failure: Failure) -> End {
+    match failure {
+        Failure::Damage(what) => Stop::Damage(what).into(),
+        failure => failure.into(),
+    }
+}
+
 /// Whether the bytes of the log are at fault, rather than the way to them.
 fn is_about_data(error: &KafkaError) -> bool {
     use RDKafkaErrorCode::{
@@ -457,33 +455,4 @@ fn is_about_data(error: &KafkaError) -> bool {
                 | UnsupportedCompressionType
         )
     )
-}
-
-/// What has gone wrong with one batch so far.
-#[derive(Default)]
-struct Trouble {
-    races: u32,
-    /// In a row.
-    internal: u32,
-    violation: Option<(String, u32)>,
-}
-
-impl Trouble {
-    /// How long to wait before the batch is run again.
-    fn race(&mut self, race: Race) -> Result<Duration, End> {
-        self.races += 1;
-        if let Race::Unique { constraint, detail } = &race {
-            let row = format!("{constraint}: {detail}");
-            let times = self.violation.take().filter(|(seen, _)| *seen == row).map_or(0, |(_, times)| times) + 1;
-            if times >= SAME_VIOLATION {
-                return Err(Stop::Damage(format!("the same row is violated {times} times in a row, {row}")).into());
-            }
-            self.violation = Some((row, times));
-        }
-        if self.races > MOST_RACES {
-            return Err(Failure::Race(race).into());
-        }
-        // Jitter: two workers that met must not meet again.
-        Ok(Duration::from_millis(rand::random_range(1..=10 * u64::from(self.races))))
-    }
 }

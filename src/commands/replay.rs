@@ -8,7 +8,7 @@ use anyhow::Context;
 use postonce_consumer::chain;
 use postonce_consumer::config::{GroupProtocol, Kafka};
 use postonce_consumer::database::Database;
-use postonce_consumer::replay::{Books, Difference, DryRun, Place, ReplayError, Report, Span, dry_run};
+use postonce_consumer::replay::{Books, Difference, Place, Replay, ReplayError, Report, Span, replay};
 use serde_json::json;
 use std::fmt::Write as _;
 use std::process::ExitCode;
@@ -19,7 +19,7 @@ const DIFFERENT: u8 = 3;
 const HELP: &str = "\
 Reads the topic again, judges every message as `consume` does, and compares with what
 the ledger knows. Nothing is written: no offset moves, no row changes, and it may run
-beside the live consumers. Give it the same --positions, --kinds and --max-ahead-hours
+beside the live consumers (also with --execute: its streams are its own). Give it the same --positions, --kinds and --max-ahead-hours
 as `consume`.
 
 It reads from where the log begins to where the live ledger stands, never past the last
@@ -37,6 +37,7 @@ use, 130 or 143 after a signal.
 Examples:
   postonce replay -b localhost:9092
   postonce replay --from 2026-01-31 --to 2026-02-01
+  postonce replay --execute --to end
   postonce replay --from 0:1000 --to 0:2000 -o json | jq .differences";
 
 /// Read the topic again and prove that the ledger knows all of it
@@ -73,6 +74,11 @@ pub struct Args {
     #[arg(long, env = "POSTONCE_NO_DIGEST")]
     no_digest: bool,
 
+    /// Not only look: run the range through the real transaction, under a lineage of its
+    /// own. What the ledger knows leaves batch rows; what it does not know is posted
+    #[arg(long, env = "POSTONCE_EXECUTE")]
+    execute: bool,
+
     /// Go on although the broker cannot tell the topic's id. Only for test doubles
     #[arg(long, env = "POSTONCE_UNIDENTIFIED_TOPIC")]
     unidentified_topic: bool,
@@ -84,13 +90,13 @@ pub struct Args {
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     interrupt::watch().context("no signals can be watched")?;
     let output = args.output.output;
-    let run = dry(args)?;
+    let run = request(args)?;
     let progress = Progress::begin("replaying");
     let watch = |done, total| {
         progress.at(done, total);
         interrupt::signal().is_none()
     };
-    let result = dry_run(&run, &watch);
+    let result = replay(&run, &watch);
     drop(progress);
     let report = match result {
         Ok(report) => report,
@@ -103,8 +109,8 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     Ok(if report.is_equal() { ExitCode::SUCCESS } else { ExitCode::from(DIFFERENT) })
 }
 
-fn dry(args: Args) -> anyhow::Result<DryRun> {
-    Ok(DryRun {
+fn request(args: Args) -> anyhow::Result<Replay> {
+    Ok(Replay {
         database: Database::new(&args.database.database_url, &args.database.schema)?,
         kafka: Kafka {
             brokers: args.kafka.brokers,
@@ -121,6 +127,7 @@ fn dry(args: Args) -> anyhow::Result<DryRun> {
         workers: workers(args.workers),
         differences: args.differences,
         digest: !args.no_digest,
+        execute: args.execute,
     })
 }
 
@@ -167,7 +174,7 @@ fn as_json(report: &Report) -> anyhow::Result<String> {
     let lineage = &report.lineage;
     table::json(&json!({
         "equal": report.is_equal(),
-        "mode": "dry_run",
+        "executed_as": report.executed,
         "topic": lineage.topic,
         "topic_id": lineage.topic_id,
         "cluster_id": lineage.cluster_id,
@@ -249,6 +256,9 @@ fn push_notes(out: &mut String, report: &Report) {
             "partition {partition}: retention has deleted {deleted} offsets that the ledger has read; nothing is said of them"
         );
     }
+    if let Some(topic_id) = &report.executed {
+        let _ = writeln!(out, "executed under topic id {topic_id}: {} events were posted or noted", report.counts.new);
+    }
     if report.behind > 0 {
         let _ = writeln!(out, "the live ledger has {} offsets yet to read", report.behind);
     }
@@ -279,6 +289,7 @@ fn push_difference(out: &mut String, topic: &str, one: &Difference) {
 fn verdict(report: &Report) -> &'static str {
     match () {
         () if report.is_equal() => "EQUAL: the ledger knows every message that was read",
+        () if report.executed.is_some() => "DIFFERENT: the ledger did not know all of it, and does now",
         () if report.differences.total() == 0 => "DIFFERENT: the books have changed while nothing was consumed",
         () => "DIFFERENT: the ledger and the topic do not say the same",
     }

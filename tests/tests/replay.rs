@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use postonce_tests::{
-    Flow, Kafka, Ledger, Message, Said, Transaction, Trial, delete_before, kafka, payment, payments, trials,
+    Flow, Kafka, Ledger, Message, Said, Transaction, Trial, delete_before, end_offsets, kafka, payment, payments,
+    trials, wait_until,
 };
 use serde_json::{Value, json};
 
@@ -16,6 +17,9 @@ pub fn tests() -> Vec<Trial> {
         what_was_done_to_the_ledger_is_named,
         a_range_by_offset_and_by_time,
         a_backlog_is_new_and_a_second_copy_of_it_is_not,
+        executed_over_a_known_range_it_leaves_batch_rows_alone,
+        executed_beside_a_consumer_at_work_it_takes_nothing_from_it,
+        executed_over_a_backlog_it_posts_what_the_consumer_then_finds_known,
         what_cannot_be_replayed_is_told,
     ]
 }
@@ -224,6 +228,102 @@ fn a_backlog_is_new_and_a_second_copy_of_it_is_not() -> Result<()> {
     assert_eq!(counts, [13, 8, 4, 1, 0], "{report:#}");
     assert_eq!(report["differences"]["by_kind"], json!({"new": 4, "not_in_quarantine": 1}));
     Ok(())
+}
+
+/// The live streams, as far as a replay could disturb them.
+fn live(flow: &Flow) -> Result<Vec<(i32, i64, i64, Vec<u8>, i64)>> {
+    flow.ledger.db.rows(
+        "SELECT partition, next_offset, epoch, batch_chain, (SELECT count(*) FROM claims c WHERE c.stream = s.stream)
+         FROM streams s WHERE NOT replay ORDER BY partition",
+    )
+}
+
+fn executed_over_a_known_range_it_leaves_batch_rows_alone() -> Result<()> {
+    let kafka = kafka();
+    let flow = loaded(&kafka, "execute", 2_000)?;
+    let (before, streams) = (flow.ledger.books()?, live(&flow)?);
+    let report = replay(&flow, &["--execute"])?.json(0)?;
+    let counts = ["new", "conflicts", "superseded"].map(|name| count(&report, name));
+    assert_eq!(counts, [0, 0, 0], "{report:#}");
+    ensure!(report["digest"]["before"] == report["digest"]["after"], "{report:#}");
+    assert_eq!(live(&flow)?, streams);
+    let after = flow.ledger.books()?;
+    for same in ["events", "resources", "postings", "balances", "conflicts", "incidents"] {
+        assert_eq!(after.tables[same], before.tables[same], "{same}");
+    }
+    let replays: i64 = flow.ledger.db.one("SELECT count(*) FROM streams WHERE replay AND topic_id LIKE 'replay:%'")?;
+    assert_eq!((replays, count(&report, "rejected") > 0), (2, true));
+    flow.ledger.check()?;
+    // A part of it again, from the middle: its stream begins there.
+    let part = replay(&flow, &["--execute", "--from", "100", "--to", "200"])?.json(0)?;
+    assert_eq!(count(&part, "read") + count(&part, "holes"), 200);
+    flow.ledger.check()?;
+    // Neither a consumer nor a dry run takes its streams for another lineage of the topic.
+    replay(&flow, &[])?.json(0)?;
+    flow.send(payments("after", 5))?;
+    let consumer = flow.consume(&[])?;
+    let at: i64 = flow.ledger.db.one("SELECT sum(next_offset)::bigint FROM streams WHERE NOT replay")?;
+    let wanted = format!("SELECT sum(next_offset)::bigint >= {} FROM streams WHERE NOT replay", at + 5);
+    wait_until(LIMIT, "the live consumer", || Ok(flow.ledger.db.one::<bool>(&wanted)?.then_some(())))?;
+    consumer.finish()?;
+    flow.ledger.check()
+}
+
+fn executed_beside_a_consumer_at_work_it_takes_nothing_from_it() -> Result<()> {
+    let kafka = kafka();
+    let flow = Flow::new(&kafka, Ledger::fresh("both")?, "both", 2)?;
+    flow.send_load(4_000, 12)?;
+    flow.ledger.slow_down(0.05)?;
+    let consumer = flow.consume(&["--batch", "100"])?;
+    flow.wait_offsets(300, LIMIT)?;
+    // To the end: both post the same events, and each event is posted once.
+    replay(&flow, &["--execute", "--to", "end"])?;
+    flow.ledger.slow_down(0.0)?;
+    let end: i64 = end_offsets(&kafka.bootstrap(), &flow.topic)?.iter().sum();
+    let wanted = format!("SELECT sum(next_offset)::bigint = {end} FROM streams WHERE NOT replay");
+    wait_until(LIMIT, "the live consumer", || Ok(flow.ledger.db.one::<bool>(&wanted)?.then_some(())))?;
+    consumer.finish()?;
+    flow.ledger.check()?;
+    let epochs: i64 = flow.ledger.db.one("SELECT max(epoch) FROM streams WHERE NOT replay")?;
+    assert_eq!(epochs, 1, "the live streams were claimed once, by the consumer");
+    replay(&flow, &[])?.json(0)?;
+    let alone = Flow::new(&kafka, Ledger::fresh("alone")?, "alone", 2)?;
+    alone.send_load(4_000, 12)?;
+    let consumer = alone.consume(&[])?;
+    alone.wait_done(LIMIT)?;
+    consumer.finish()?;
+    assert_eq!(flow.ledger.balances()?, alone.ledger.balances()?);
+    Ok(())
+}
+
+fn executed_over_a_backlog_it_posts_what_the_consumer_then_finds_known() -> Result<()> {
+    let kafka = kafka();
+    let flow = Flow::new(&kafka, Ledger::fresh("posts")?, "posts", 1)?;
+    flow.send(payments("first", 5))?;
+    let consumer = flow.consume(&[])?;
+    flow.wait_done(LIMIT)?;
+    consumer.finish()?;
+    flow.send(payments("second", 3))?;
+    let streams = live(&flow)?;
+    let report = replay(&flow, &["--execute", "--from", "2", "--to", "end"])?.json(3)?;
+    assert_eq!((count(&report, "duplicates"), count(&report, "new")), (3, 3), "{report:#}");
+    let first = &report["differences"]["first"][0];
+    assert_eq!((&first["offset"], &first["resource"]), (&json!(5), &json!("stripe/second/pi_0")), "{report:#}");
+    assert_eq!(live(&flow)?, streams);
+    assert_eq!(flow.ledger.balance("assets:psp:stripe", "EUR")?, 800);
+    flow.ledger.check()?;
+    let consumer = flow.consume(&[])?;
+    wait_until(LIMIT, "the live consumer", || {
+        let at: i64 = flow.ledger.db.one("SELECT next_offset FROM streams WHERE NOT replay")?;
+        Ok((at == 8).then_some(()))
+    })?;
+    consumer.finish()?;
+    let outcomes: String = flow.ledger.db.one(
+        "SELECT string_agg(encode(outcomes, 'escape'), '' ORDER BY seq) FROM batches JOIN streams USING (stream) WHERE NOT replay",
+    )?;
+    assert_eq!(outcomes, "PPPPPDDD");
+    assert_eq!(flow.ledger.balance("assets:psp:stripe", "EUR")?, 800);
+    flow.ledger.check()
 }
 
 fn what_cannot_be_replayed_is_told() -> Result<()> {

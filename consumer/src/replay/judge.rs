@@ -1,7 +1,7 @@
 //! What the topic says against what the ledger says, offset by offset: pure, no I/O.
 
 use super::difference::{Difference, Differences, What};
-use super::dry_run::Counts;
+use super::run::Counts;
 use crate::chain::Hash;
 use crate::decide::Arrival;
 use crate::message::{Decoded, Message, Outcome};

@@ -5,22 +5,28 @@
 //! plan      which offsets, from where the log begins to where the live ledger stands
 //! crew      the threads that share the partitions out
 //! judge     one stretch of a partition: what the topic says against what the ledger says
-//! dry_run   the dry run: only reads, in one snapshot for each stretch
+//! dry_run   only reads, in one snapshot for each stretch
+//! execute   runs the real transaction, under a lineage of its own
+//! post      the loop around that transaction, which `rebuild` shares
+//! run       from the plan to the report
 //! ```
 //!
 //! The ledger only ever learns. So what the live consumers commit while a replay runs
 //! cannot make an event unknown that was known before, and the answer stays exact
 //! beside them.
 
-mod crew;
+pub(crate) mod crew;
 mod difference;
 mod dry_run;
+mod execute;
 mod judge;
-mod plan;
+pub(crate) mod plan;
+pub(crate) mod post;
+mod run;
 
 pub use difference::{Difference, Differences, NamedEvent, What};
-pub use dry_run::{Books, Counts, DryRun, Report, dry_run};
 pub use plan::{Live, Place, Plan, Span};
+pub use run::{Books, Counts, Replay, Report, replay};
 
 use crate::digest::DigestError;
 use crate::error::DatabaseError;
@@ -53,6 +59,11 @@ pub enum ReplayError {
     TopicChanged(String),
     #[error("{0}")]
     Start(String),
+}
+
+pub(crate) fn runtime() -> Result<tokio::runtime::Runtime, ReplayError> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.map_err(|error| ReplayError::Start(format!("no async runtime: {error}")))
 }
 
 impl From<RulesRefused> for ReplayError {
