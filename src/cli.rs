@@ -2,7 +2,7 @@
 
 use crate::commands::{
     balances, checkpoint, consume, demo, export, generate, id, incidents, migrate, quarantine, replay, send, statement,
-    status, trace,
+    status, trace, verify,
 };
 use crate::log::LogArgs;
 use clap::{Parser, Subcommand};
@@ -36,6 +36,7 @@ enum Command {
     Incidents(incidents::Args),
     Export(export::Args),
     Replay(replay::Args),
+    Verify(verify::Args),
     Id(id::Args),
 }
 
@@ -57,6 +58,7 @@ impl Cli {
             Command::Incidents(args) => incidents::run(args),
             Command::Export(args) => export::run(args),
             Command::Replay(args) => replay::run(args),
+            Command::Verify(args) => verify::run(args),
             Command::Id(args) => id::run(args),
         };
         result.unwrap_or_else(|error| {

@@ -169,12 +169,12 @@ fn canonical_rows(decision: &Decision<'_, '_>) -> HashMap<StreamId, Vec<u8>> {
     for (at, outcome, arrival) in accepted {
         let out = rows.entry(at.stream).or_default();
         match outcome {
-            Some(outcome) => rows::canonical_event(arrival, outcome, out),
-            None => rows::canonical_conflict(arrival, out),
+            Some(outcome) => rows::Accepted::event(arrival, outcome).canonical(out),
+            None => rows::Accepted::conflict(arrival).canonical(out),
         }
     }
     for posting in &decision.postings {
-        rows::canonical_posting(posting, rows.entry(posting.at.stream).or_default());
+        rows::Posted::of(posting).canonical(rows.entry(posting.at.stream).or_default());
     }
     rows
 }

@@ -17,6 +17,7 @@
 //! Beside it: `claim` (who may advance a stream), `registry` (frozen rules), `topic`
 //! (which lineage), `consume` (the process), `health` and `metrics` (what it tells),
 //! `read` (what people ask the ledger), `cases` (what waits for a person).
+//! `read` (what people ask the ledger), `verify` (whether it is right).
 
 pub mod apply;
 pub mod batch;
@@ -47,4 +48,5 @@ pub mod store;
 pub mod stream;
 pub mod topic;
 mod trouble;
+pub mod verify;
 pub mod worker;

@@ -57,6 +57,11 @@ impl Outcome {
         }
     }
 
+    /// Back from its byte.
+    pub fn of_byte(byte: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|outcome| outcome.byte() == byte)
+    }
+
     /// Its name in metrics and tables.
     pub fn name(self) -> &'static str {
         match self {

@@ -97,6 +97,58 @@ pub fn runs(from_offset: i64, bytes: &[u8]) -> Result<Vec<Run>, UnknownOutcome> 
         offset = to;
     }
     Ok(runs)
+/// Consecutive offsets of a batch, read back from its bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Run {
+    /// One offset and what became of its message.
+    Message { offset: i64, outcome: Outcome },
+    /// Offsets without a message, the end exclusive.
+    Hole { from: i64, to: i64 },
+    /// Offsets that retention had deleted before they were read, and a person has
+    /// accepted it: `L` and their number in 8 bytes.
+    Lost { from: i64, to: i64 },
+}
+
+/// A byte that no consumer writes.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error("byte {at} of the outcomes is no outcome (offset {offset})")]
+pub struct UnknownOutcome {
+    pub at: usize,
+    pub offset: i64,
+}
+
+/// Reads the bytes of a batch that begins at `from`.
+pub fn runs(from: i64, bytes: &[u8]) -> impl Iterator<Item = Result<Run, UnknownOutcome>> + '_ {
+    let (mut offset, mut rest) = (from, bytes);
+    std::iter::from_fn(move || {
+        let (&byte, after) = rest.split_first()?;
+        let unknown = UnknownOutcome { at: bytes.len() - rest.len(), offset };
+        let run = match byte {
+            b'.' => Some((Run::Hole { from: offset, to: offset.saturating_add(1) }, after)),
+            b'H' | b'L' => after.split_first_chunk::<8>().and_then(|(length, after)| {
+                let length = i64::from_be_bytes(*length);
+                let (from, to) = (offset, offset.checked_add(length).filter(|to| *to > offset)?);
+                Some((if byte == b'H' { Run::Hole { from, to } } else { Run::Lost { from, to } }, after))
+            }),
+            byte => Outcome::of_byte(byte).map(|outcome| (Run::Message { offset, outcome }, after)),
+        };
+        let Some((run, after)) = run else {
+            rest = &[];
+            return Some(Err(unknown));
+        };
+        (offset, rest) = (run.next_offset(), after);
+        Some(Ok(run))
+    })
+}
+
+impl Run {
+    /// The first offset behind it.
+    pub fn next_offset(self) -> i64 {
+        match self {
+            Self::Message { offset, .. } => offset.saturating_add(1),
+            Self::Hole { to, .. } | Self::Lost { to, .. } => to,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -117,6 +169,33 @@ mod tests {
         assert_eq!(runs(10, outcomes.bytes()), Ok(expected.to_vec()));
         assert_eq!(runs(0, b"PPx"), Err(UnknownOutcome { at: 2 }));
         assert_eq!(runs(0, b"PH\0"), Err(UnknownOutcome { at: 1 }));
+    fn what_was_written_is_read_back() {
+        let mut outcomes = Outcomes::from_offset(10);
+        for (offset, outcome) in [(10, Outcome::Posted), (12, Outcome::Duplicate), (1012, Outcome::Rejected)] {
+            outcomes.push(offset, outcome).expect("forward");
+        }
+        let mut bytes = outcomes.bytes().to_vec();
+        bytes.extend_from_slice(b"L\0\0\0\0\0\0\0\x07N");
+        let read: Vec<Run> = runs(10, &bytes).collect::<Result<_, _>>().expect("known bytes");
+        let message = |offset, outcome| Run::Message { offset, outcome };
+        let expected = [
+            message(10, Outcome::Posted),
+            Run::Hole { from: 11, to: 12 },
+            message(12, Outcome::Duplicate),
+            Run::Hole { from: 13, to: 1012 },
+            message(1012, Outcome::Rejected),
+            Run::Lost { from: 1013, to: 1020 },
+            message(1020, Outcome::Noted),
+        ];
+        assert_eq!(read, expected);
+    }
+
+    #[test]
+    fn damage_is_named_and_ends_the_reading() {
+        let read = |bytes| runs(5, bytes).collect::<Vec<_>>();
+        assert_eq!(read(b"Px")[1..], [Err(UnknownOutcome { at: 1, offset: 6 })]);
+        assert_eq!(read(b"H\0\0\0"), [Err(UnknownOutcome { at: 0, offset: 5 })]);
+        assert_eq!(read(b"H\xff\xff\xff\xff\xff\xff\xff\xffP"), [Err(UnknownOutcome { at: 0, offset: 5 })]);
     }
 
     #[test]

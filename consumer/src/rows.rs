@@ -13,10 +13,10 @@
 //!
 //! A text is its length in 4 bytes and its UTF-8 bytes; an absent one is `FFFFFFFF`.
 
-use crate::chain::encode_headers;
+use crate::chain::{Hash, encode_headers};
 use crate::decide::{Arrival, Change, Incident, Posting};
 use crate::message::Outcome;
-use postonce_schema::{Event, Timestamp};
+use postonce_schema::{AccountId, Event, Timestamp};
 use sha2::{Digest, Sha256};
 
 /// Microseconds from 1970 to 2000, where Postgres begins to count.
@@ -144,46 +144,119 @@ pub fn postgres_micros(time: Timestamp) -> i64 {
     time.micros() - POSTGRES_EPOCH
 }
 
+/// Microseconds since 1970 of any timestamptz; where the database holds one that no
+/// event can have, such as infinity, the last that there is.
+pub fn unix_micros(postgres_micros: i64) -> i64 {
+    postgres_micros.saturating_add(POSTGRES_EPOCH)
+}
+
 /// Back from timestamptz; `None` outside the years 1970 to 9999.
 pub fn from_postgres_micros(micros: i64) -> Option<Timestamp> {
     Timestamp::from_micros(micros.checked_add(POSTGRES_EPOCH)?)
 }
 
-/// An event's row as the batch chain sees it.
-pub fn canonical_event(arrival: &Arrival<'_, '_>, outcome: Outcome, out: &mut Vec<u8>) {
-    common(b'E', arrival, out);
-    out.push(outcome.byte());
-    text(Some(&arrival.event.state.name), out);
-    text(arrival.event.source.as_deref(), out);
+/// A row of `events` or `conflicts` as the batch chain sees it, whoever has read it:
+/// the writer from the message, `verify` from the table.
+#[derive(Clone, Copy, Debug)]
+pub struct Accepted<'a> {
+    pub offset: i64,
+    /// Microseconds since 1970, as all times here.
+    pub updated_at: i64,
+    pub event_id: &'a [u8],
+    pub resource_id: &'a [u8],
+    pub fingerprint: &'a [u8],
+    pub message_time: Option<i64>,
+    pub source: Option<&'a str>,
+    pub kept: Kept<'a>,
 }
 
-/// A conflict's row as the batch chain sees it.
-pub fn canonical_conflict(arrival: &Arrival<'_, '_>, out: &mut Vec<u8>) {
-    common(b'C', arrival, out);
-    out.extend_from_slice(&Sha256::digest(arrival.message.value.unwrap_or_default()));
-    text(arrival.event.source.as_deref(), out);
+/// What the two tables keep beside that.
+#[derive(Clone, Copy, Debug)]
+pub enum Kept<'a> {
+    Event { outcome: u8, state: &'a str },
+    Conflict { value: Hash },
 }
 
-/// A posting's row as the batch chain sees it.
-pub fn canonical_posting(posting: &Posting, out: &mut Vec<u8>) {
-    out.push(b'P');
-    out.extend_from_slice(&posting.at.offset.to_be_bytes());
-    out.extend_from_slice(&posting.line.to_be_bytes());
-    out.extend_from_slice(posting.posting.debit.id.as_bytes());
-    out.extend_from_slice(posting.posting.credit.id.as_bytes());
-    out.extend_from_slice(&posting.posting.amount.to_be_bytes());
-    out.extend_from_slice(&posting.effective_at.micros().to_be_bytes());
+/// A row of `postings` as the batch chain sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Posted {
+    pub offset: i64,
+    pub line: i16,
+    pub debit: AccountId,
+    pub credit: AccountId,
+    pub amount: i64,
+    pub effective_at: i64,
 }
 
-fn common(tag: u8, arrival: &Arrival<'_, '_>, out: &mut Vec<u8>) {
-    let event: &Event<'_> = arrival.event;
-    out.push(tag);
-    out.extend_from_slice(&arrival.message.at.offset.to_be_bytes());
-    out.extend_from_slice(&event.updated_at.micros().to_be_bytes());
-    out.extend_from_slice(event.id.as_bytes());
-    out.extend_from_slice(event.resource_id.as_bytes());
-    out.extend_from_slice(event.fingerprint.as_bytes());
-    out.extend_from_slice(&arrival.message.time().map_or(-1, Timestamp::micros).to_be_bytes());
+impl<'a> Accepted<'a> {
+    pub fn event(arrival: &'a Arrival<'_, '_>, outcome: Outcome) -> Self {
+        let state = arrival.event.state.name.as_str();
+        Self::of(arrival, Kept::Event { outcome: outcome.byte(), state })
+    }
+
+    pub fn conflict(arrival: &'a Arrival<'_, '_>) -> Self {
+        Self::of(arrival, Kept::Conflict { value: Sha256::digest(arrival.message.value.unwrap_or_default()).into() })
+    }
+
+    fn of(arrival: &'a Arrival<'_, '_>, kept: Kept<'a>) -> Self {
+        let event: &'a Event<'_> = arrival.event;
+        Self {
+            offset: arrival.message.at.offset,
+            updated_at: event.updated_at.micros(),
+            event_id: event.id.as_bytes(),
+            resource_id: event.resource_id.as_bytes(),
+            fingerprint: event.fingerprint.as_bytes(),
+            message_time: arrival.message.time().map(Timestamp::micros),
+            source: event.source.as_deref(),
+            kept,
+        }
+    }
+
+    /// Its canonical bytes.
+    pub fn canonical(&self, out: &mut Vec<u8>) {
+        out.push(match self.kept {
+            Kept::Event { .. } => b'E',
+            Kept::Conflict { .. } => b'C',
+        });
+        out.extend_from_slice(&self.offset.to_be_bytes());
+        out.extend_from_slice(&self.updated_at.to_be_bytes());
+        out.extend_from_slice(self.event_id);
+        out.extend_from_slice(self.resource_id);
+        out.extend_from_slice(self.fingerprint);
+        out.extend_from_slice(&self.message_time.unwrap_or(-1).to_be_bytes());
+        match self.kept {
+            Kept::Event { outcome, state } => {
+                out.push(outcome);
+                text(Some(state), out);
+            }
+            Kept::Conflict { value } => out.extend_from_slice(&value),
+        }
+        text(self.source, out);
+    }
+}
+
+impl Posted {
+    pub fn of(posting: &Posting) -> Self {
+        Self {
+            offset: posting.at.offset,
+            line: posting.line,
+            debit: posting.posting.debit.id,
+            credit: posting.posting.credit.id,
+            amount: posting.posting.amount,
+            effective_at: posting.effective_at.micros(),
+        }
+    }
+
+    /// Its canonical bytes.
+    pub fn canonical(&self, out: &mut Vec<u8>) {
+        out.push(b'P');
+        out.extend_from_slice(&self.offset.to_be_bytes());
+        out.extend_from_slice(&self.line.to_be_bytes());
+        out.extend_from_slice(self.debit.as_bytes());
+        out.extend_from_slice(self.credit.as_bytes());
+        out.extend_from_slice(&self.amount.to_be_bytes());
+        out.extend_from_slice(&self.effective_at.to_be_bytes());
+    }
 }
 
 fn text(text: Option<&str>, out: &mut Vec<u8>) {

@@ -17,3 +17,4 @@ pub mod send;
 pub mod statement;
 pub mod status;
 pub mod trace;
+pub mod verify;

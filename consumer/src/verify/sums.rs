@@ -1,0 +1,200 @@
+//! What is added up, and how two sums are compared without holding every row.
+//!
+//! By account: debits and credits of the postings beside those of the balance, and the
+//! net of the postings beside the net of the positions. By *bucket* of resources: the
+//! same money once more, each amount multiplied by a hash of its resource and account,
+//! so that two wrongs that cancel each other out on an account are still seen. The hash
+//! has a random key for each run: nobody can make a wrong that it hides.
+
+use postonce_schema::{AccountId, ResourceId};
+use std::collections::HashMap;
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
+
+/// Resources are told apart by the first 12 bits of their id.
+pub const BUCKETS: usize = 4096;
+
+/// Which bucket a resource is in.
+pub fn bucket(resource: ResourceId) -> usize {
+    let [first, second, ..] = *resource.as_bytes();
+    usize::from(first) << 4 | usize::from(second >> 4)
+}
+
+/// An account's sums, in minor units. Wrapping: a sum cannot pass 2^127 before there are
+/// 2^64 postings, and if damage makes it, both sides still differ.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct AccountSums {
+    pub debits: i128,
+    pub credits: i128,
+    /// debits − credits of the postings that the positions below have seen.
+    pub posted: i128,
+    /// debits − credits of the positions of all resources.
+    pub held: i128,
+}
+
+/// What is known of an account.
+#[derive(Clone, Debug, Default)]
+pub struct Account {
+    /// Which asset, by its place in [`Sums::assets`]; none where `accounts` has no such row.
+    pub asset: Option<usize>,
+    /// debits and credits of `balances`.
+    pub balance: Option<(i128, i128)>,
+    pub sums: AccountSums,
+}
+
+/// A bucket's sums of both sides, equal where all is well.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Bucket {
+    posted: u128,
+    held: u128,
+    changes: u128,
+    revisions: u128,
+}
+
+impl Bucket {
+    pub fn money_differs(&self) -> bool {
+        self.posted != self.held
+    }
+
+    pub fn changes_differ(&self) -> bool {
+        self.changes != self.revisions
+    }
+}
+
+/// All sums of a run.
+pub struct Sums {
+    accounts: HashMap<AccountId, Account>,
+    pub assets: Vec<String>,
+    buckets: Vec<Bucket>,
+    key: RandomState,
+}
+
+impl Default for Sums {
+    fn default() -> Self {
+        Self {
+            accounts: HashMap::new(),
+            assets: Vec::new(),
+            buckets: vec![Bucket::default(); BUCKETS],
+            key: RandomState::new(),
+        }
+    }
+}
+
+impl Sums {
+    pub fn account(&mut self, id: AccountId) -> &mut Account {
+        self.accounts.entry(id).or_default()
+    }
+
+    pub fn accounts(&self) -> impl Iterator<Item = (AccountId, &Account)> {
+        self.accounts.iter().map(|(id, account)| (*id, account))
+    }
+
+    /// The asset's place in the list.
+    pub fn asset(&mut self, name: &str) -> usize {
+        self.assets.iter().position(|known| known == name).unwrap_or_else(|| {
+            self.assets.push(name.to_owned());
+            self.assets.len() - 1
+        })
+    }
+
+    /// The assets of two accounts; none where the account is not known.
+    pub fn assets_of(&self, one: AccountId, other: AccountId) -> [Option<usize>; 2] {
+        [one, other].map(|id| self.accounts.get(&id).and_then(|account| account.asset))
+    }
+
+    /// A posting, for the balances.
+    pub fn post(&mut self, debit: AccountId, credit: AccountId, amount: i64) {
+        let sums = &mut self.account(debit).sums;
+        sums.debits = sums.debits.wrapping_add(i128::from(amount));
+        let sums = &mut self.account(credit).sums;
+        sums.credits = sums.credits.wrapping_add(i128::from(amount));
+    }
+
+    /// A posting of a resource that the resource's position has seen.
+    pub fn posted(&mut self, resource: ResourceId, debit: AccountId, credit: AccountId, amount: i64) {
+        for (account, amount) in [(debit, i128::from(amount)), (credit, -i128::from(amount))] {
+            let sums = &mut self.account(account).sums;
+            sums.posted = sums.posted.wrapping_add(amount);
+            let weighted = self.weigh(resource, account, amount);
+            let bucket = &mut self.buckets[bucket(resource)];
+            bucket.posted = bucket.posted.wrapping_add(weighted);
+        }
+    }
+
+    /// A line of a resource's position.
+    pub fn held(&mut self, resource: ResourceId, debit: AccountId, credit: AccountId, amount: i64) {
+        for (account, amount) in [(debit, i128::from(amount)), (credit, -i128::from(amount))] {
+            let sums = &mut self.account(account).sums;
+            sums.held = sums.held.wrapping_add(amount);
+            let weighted = self.weigh(resource, account, amount);
+            let bucket = &mut self.buckets[bucket(resource)];
+            bucket.held = bucket.held.wrapping_add(weighted);
+        }
+    }
+
+    /// An event that became its resource's state.
+    pub fn changed(&mut self, resource: ResourceId) {
+        let weight = u128::from(self.key.hash_one(resource));
+        let bucket = &mut self.buckets[bucket(resource)];
+        bucket.changes = bucket.changes.wrapping_add(weight);
+    }
+
+    /// A resource that says how often it has changed.
+    pub fn revised(&mut self, resource: ResourceId, revision: i64) {
+        let weight = u128::from(self.key.hash_one(resource));
+        let bucket = &mut self.buckets[bucket(resource)];
+        bucket.revisions = bucket.revisions.wrapping_add(weight.wrapping_mul(u128::from(revision.unsigned_abs())));
+    }
+
+    /// The buckets whose sides differ.
+    pub fn wrong_buckets(&self) -> impl Iterator<Item = (usize, &Bucket)> {
+        self.buckets.iter().enumerate().filter(|(_, bucket)| bucket.money_differs() || bucket.changes_differ())
+    }
+
+    fn weigh(&self, resource: ResourceId, account: AccountId, amount: i128) -> u128 {
+        let weight = u128::from(self.key.hash_one((resource, account)));
+        weight.wrapping_mul(amount.cast_unsigned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn resource(byte: u8) -> ResourceId {
+        ResourceId::from_bytes([byte; 16])
+    }
+
+    fn account(byte: u8) -> AccountId {
+        AccountId::from_bytes([byte; 16])
+    }
+
+    #[test]
+    fn two_wrongs_that_cancel_out_are_seen() {
+        let mut sums = Sums::default();
+        // Both resources are in one bucket, and the accounts' sums agree.
+        let (one, other) = (resource(1), ResourceId::from_bytes(std::array::from_fn(|i| u8::from(i < 8))));
+        assert_eq!(bucket(one), bucket(other));
+        for (resource, posted, held) in [(one, 100, 101), (other, 100, 99)] {
+            sums.posted(resource, account(1), account(2), posted);
+            sums.held(resource, account(1), account(2), held);
+        }
+        assert!(sums.accounts().all(|(_, account)| account.sums.posted == account.sums.held));
+        assert_eq!(sums.wrong_buckets().count(), 1);
+    }
+
+    #[test]
+    fn the_way_to_a_position_does_not_matter() {
+        let mut sums = Sums::default();
+        for amount in [100, 30] {
+            sums.posted(resource(1), account(1), account(2), amount);
+        }
+        sums.posted(resource(1), account(2), account(1), 50);
+        sums.held(resource(1), account(1), account(2), 80);
+        (0..3).for_each(|_| sums.changed(resource(1)));
+        sums.revised(resource(1), 3);
+        assert_eq!(sums.wrong_buckets().count(), 0);
+        sums.changed(resource(9));
+        assert!(sums.wrong_buckets().all(|(_, bucket)| bucket.changes_differ() && !bucket.money_differs()));
+    }
+}
