@@ -29,6 +29,7 @@ mod replay;
 mod roles;
 mod rules;
 mod soak;
+mod verify;
 
 use libtest_mimic::{Arguments, run};
 
@@ -65,6 +66,7 @@ fn main() {
         replay::tests(),
         roles::tests(),
         rules::tests(),
+        verify::tests(),
     ];
     let tests = tests.into_iter().flatten().collect();
     let conclusion = run(&arguments, tests);
