@@ -16,8 +16,9 @@
 //!
 //! Beside it: `claim` (who may advance a stream), `registry` (frozen rules), `topic`
 //! (which lineage), `consume` (the process), `health` and `metrics` (what it tells),
-//! `read` (what people ask the ledger), `cases` (what waits for a person).
-//! `read` (what people ask the ledger), `verify` (whether it is right).
+//! `read` (what people ask the ledger), `cases` (what waits for a person), `reread`
+//! and `replay` (the topic again), `verify` (whether the books are right), `digest` and
+//! `checkpoint` (the books in one hash).
 
 pub mod apply;
 pub mod batch;

@@ -1,7 +1,6 @@
 //! One byte for each offset: what became of it.
 
 use crate::message::Outcome;
-use crate::read::counts::UnknownOutcome;
 
 /// A shorter hole costs less as single bytes.
 const LONG_HOLE: i64 = 9;
@@ -63,40 +62,6 @@ impl Outcomes {
     }
 }
 
-/// Offsets in a row of which the ledger says the same.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Run {
-    pub from: i64,
-    /// Exclusive.
-    pub to: i64,
-    /// [`Outcome::byte`], or `.` for a hole of any length.
-    pub byte: u8,
-}
-
-/// A batch's outcomes, run by run; damage is named by the byte where it stands.
-pub fn runs(from_offset: i64, bytes: &[u8]) -> Result<Vec<Run>, UnknownOutcome> {
-    let mut runs: Vec<Run> = Vec::new();
-    let (mut offset, mut rest) = (from_offset, bytes);
-    while let Some((&byte, after)) = rest.split_first() {
-        let unknown = UnknownOutcome { at: bytes.len() - rest.len() };
-        rest = after;
-        let (byte, length) = match byte {
-            b'P' | b'N' | b'D' | b'S' | b'C' | b'R' | b'.' => (byte, 1),
-            b'H' | b'L' => {
-                let (length, after) = rest.split_first_chunk::<8>().ok_or(unknown)?;
-                rest = after;
-                (b'.', i64::from_be_bytes(*length).max(0))
-            }
-            _ => return Err(unknown),
-        };
-        let to = offset.saturating_add(length);
-        match runs.last_mut() {
-            Some(run) if run.byte == byte => run.to = to,
-            _ => runs.push(Run { from: offset, to, byte }),
-        }
-        offset = to;
-    }
-    Ok(runs)
 /// Consecutive offsets of a batch, read back from its bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Run {
@@ -156,19 +121,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_written_is_read_run_by_run() {
-        let mut outcomes = Outcomes::from_offset(10);
-        for (offset, outcome) in [(10, Outcome::Posted), (11, Outcome::Posted), (13, Outcome::Duplicate)] {
-            outcomes.push(offset, outcome).expect("forward");
-        }
-        outcomes.skip_to(1000).expect("forward");
-        outcomes.push(1000, Outcome::Rejected).expect("forward");
-        let run = |from, to, byte| Run { from, to, byte };
-        let expected =
-            [run(10, 12, b'P'), run(12, 13, b'.'), run(13, 14, b'D'), run(14, 1000, b'.'), run(1000, 1001, b'R')];
-        assert_eq!(runs(10, outcomes.bytes()), Ok(expected.to_vec()));
-        assert_eq!(runs(0, b"PPx"), Err(UnknownOutcome { at: 2 }));
-        assert_eq!(runs(0, b"PH\0"), Err(UnknownOutcome { at: 1 }));
     fn what_was_written_is_read_back() {
         let mut outcomes = Outcomes::from_offset(10);
         for (offset, outcome) in [(10, Outcome::Posted), (12, Outcome::Duplicate), (1012, Outcome::Rejected)] {

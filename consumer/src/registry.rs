@@ -36,12 +36,6 @@ struct Frozen {
     definition: String,
 }
 
-/// Refuses rules that differ from those in use; registers nothing.
-pub async fn check(connection: &mut PgConnection, rules: &Rules) -> Result<(), RulesRefused> {
-    compare(&frozen(connection).await?, rules)?;
-    Ok(())
-}
-
 /// Compares the rules with those in use, and registers new versions.
 pub async fn register(connection: &mut PgConnection, rules: &Rules) -> Result<(), RulesRefused> {
     let frozen = frozen(connection).await?;

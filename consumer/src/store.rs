@@ -5,13 +5,9 @@
 //! in one direction only.
 
 use crate::batch::{Advance, SetAside};
-use crate::chain::{Hash, encode_headers};
 use crate::chain::{Hash, encode_headers, unmarked};
 use crate::decide::{Arrival, Change, Held, Incident, Known, Posting};
-use crate::decide::{Arrival, Change, Held, Incident, Known, Posting};
 use crate::failure::{Failure, Race};
-use crate::failure::{Failure, Race};
-use crate::message::Outcome;
 use crate::message::{At, Outcome};
 use crate::outcomes::{self, Run};
 use crate::rows::{CopyBinary, from_postgres_micros, postgres_micros};
@@ -181,7 +177,9 @@ impl<'c> Transaction<'c> {
         let mut runs = Vec::new();
         for (seq, first, bytes) in rows {
             let damage = |error| Failure::Damage(format!("batches, stream {}, seq {seq}: {error}", stream.as_i64()));
-            runs.extend(outcomes::runs(first, &bytes).map_err(damage)?);
+            for run in outcomes::runs(first, &bytes) {
+                runs.push(run.map_err(damage)?);
+            }
         }
         Ok(runs)
     }

@@ -3,7 +3,7 @@
 use super::ReplayError;
 use super::crew::{Job, share_out};
 use super::difference::Differences;
-use super::judge::{Passed, Said, Seen, Tally};
+use super::judge::{Passed, Said, SameOutcome, Seen, Tally};
 use super::plan::Plan;
 use super::run::{Counts, Replay};
 use crate::chain::Parts;
@@ -92,7 +92,8 @@ impl Shared<'_> {
         let mut books = Transaction::read_only(connection).await?;
         let mut recorded = BTreeMap::new();
         for (partition, Passed { from, to }) in passed {
-            recorded.insert(*partition, books.outcomes(self.plan.lineage.stream(*partition), *from, *to).await?);
+            let runs = books.outcomes(self.plan.lineage.stream(*partition), *from, *to).await?;
+            recorded.insert(*partition, runs.into_iter().map(SameOutcome::from).collect());
         }
         let refused = seen.iter().filter(|one| one.decoded.is_err());
         let hashes: HashMap<_, _> =

@@ -33,7 +33,7 @@ pub struct Said {
     /// Those of them that are in quarantine.
     pub quarantined: HashSet<Hash>,
     /// What `batches` has recorded in each partition.
-    pub recorded: BTreeMap<i32, Vec<Run>>,
+    pub recorded: BTreeMap<i32, Vec<SameOutcome>>,
 }
 
 /// What came out of it.
@@ -62,7 +62,7 @@ impl Tally {
     /// The topic has nothing from `from` to before `to`.
     fn hole(&mut self, partition: i32, from: i64, to: i64, recorded: &mut Recorded<'_>) {
         self.counts.holes += u64::try_from(to - from).unwrap_or(0);
-        for Run { from, to, byte } in recorded.within(from, to) {
+        for SameOutcome { from, to, byte } in recorded.within(from, to) {
             if byte != b'.' {
                 let last = to - 1;
                 let name = name_of(byte);
@@ -141,10 +141,30 @@ impl Tally {
 }
 
 /// What was recorded, walked once from the first offset to the last.
-struct Recorded<'r>(&'r [Run]);
+/// Offsets of which the ledger says the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SameOutcome {
+    pub from: i64,
+    /// Exclusive.
+    pub to: i64,
+    /// [`Outcome::byte`], or `.` where the ledger knows of no message.
+    pub byte: u8,
+}
+
+impl From<Run> for SameOutcome {
+    fn from(run: Run) -> Self {
+        let to = run.next_offset();
+        match run {
+            Run::Message { offset, outcome } => Self { from: offset, to, byte: outcome.byte() },
+            Run::Hole { from, .. } | Run::Lost { from, .. } => Self { from, to, byte: b'.' },
+        }
+    }
+}
+
+struct Recorded<'r>(&'r [SameOutcome]);
 
 impl<'r> Recorded<'r> {
-    fn new(runs: &'r [Run]) -> Self {
+    fn new(runs: &'r [SameOutcome]) -> Self {
         Self(runs)
     }
 
@@ -158,10 +178,10 @@ impl<'r> Recorded<'r> {
         self.0.first().filter(|run| run.from <= offset).map(|run| run.byte)
     }
 
-    fn within(&mut self, from: i64, to: i64) -> Vec<Run> {
+    fn within(&mut self, from: i64, to: i64) -> Vec<SameOutcome> {
         self.forget_before(from);
         let overlaps = self.0.iter().take_while(|run| run.from < to);
-        let part = overlaps.map(|run| Run { from: run.from.max(from), to: run.to.min(to), byte: run.byte });
+        let part = overlaps.map(|run| SameOutcome { from: run.from.max(from), to: run.to.min(to), byte: run.byte });
         part.filter(|run| run.from < run.to).collect()
     }
 }
@@ -174,8 +194,8 @@ fn name_of(byte: u8) -> &'static str {
 mod tests {
     use super::*;
 
-    fn run(from: i64, to: i64, byte: u8) -> Run {
-        Run { from, to, byte }
+    fn run(from: i64, to: i64, byte: u8) -> SameOutcome {
+        SameOutcome { from, to, byte }
     }
 
     #[test]
