@@ -1,8 +1,8 @@
 //! The command line: which command, and how its errors are told.
 
 use crate::commands::{
-    balances, checkpoint, consume, demo, export, generate, id, incidents, migrate, quarantine, replay, send, statement,
-    status, trace, verify,
+    balances, checkpoint, consume, demo, export, generate, id, incidents, migrate, quarantine, rebuild, replay, send,
+    statement, status, trace, verify,
 };
 use crate::log::LogArgs;
 use clap::{Parser, Subcommand};
@@ -36,6 +36,7 @@ enum Command {
     Incidents(incidents::Args),
     Export(export::Args),
     Replay(replay::Args),
+    Rebuild(rebuild::Args),
     Verify(verify::Args),
     Id(id::Args),
 }
@@ -58,6 +59,7 @@ impl Cli {
             Command::Incidents(args) => incidents::run(args),
             Command::Export(args) => export::run(args),
             Command::Replay(args) => replay::run(args),
+            Command::Rebuild(args) => rebuild::run(args),
             Command::Verify(args) => verify::run(args),
             Command::Id(args) => id::run(args),
         };

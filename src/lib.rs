@@ -14,4 +14,5 @@ pub mod person;
 pub mod private_postgres;
 mod progress;
 pub mod reader;
+mod reread;
 pub mod table;

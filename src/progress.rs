@@ -15,6 +15,15 @@ impl Progress {
         Self(bar)
     }
 
+    /// Another part of the work, of which nobody knows how long it takes.
+    pub fn then(&self, doing: &'static str) {
+        if self.0.message() != doing {
+            self.0.set_style(ProgressStyle::default_spinner());
+            self.0.set_message(doing);
+        }
+        self.0.tick();
+    }
+
     pub fn at(&self, done: u64, total: u64) {
         self.0.set_length(total);
         self.0.set_position(done);

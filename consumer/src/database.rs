@@ -24,13 +24,7 @@ impl Database {
     /// From a URL `postgres://user:password@host:port/database` and a schema name
     /// of `[a-z_][a-z0-9_]*`.
     pub fn new(url: &str, schema: &str) -> Result<Self, DatabaseError> {
-        let mut bytes = schema.bytes();
-        let named = bytes.next().is_some_and(|b| matches!(b, b'a'..=b'z' | b'_'))
-            && bytes.all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'_'))
-            && schema.len() <= 63;
-        if !named {
-            return Err(DatabaseError::BadSchemaName(schema.to_owned()));
-        }
+        check_name(schema)?;
         // sqlx's message may repeat the URL with its password: only the kind is told.
         let options = PgConnectOptions::from_str(url).map_err(|_| DatabaseError::BadUrl)?;
         let options = options
@@ -43,6 +37,13 @@ impl Database {
             // "Already exists" is no news to whoever migrates twice.
             .options([("client_min_messages", "warning")]);
         Ok(Self { options, schema: schema.to_owned() })
+    }
+
+    /// The same database, another schema.
+    pub fn beside(&self, schema: &str) -> Result<Self, DatabaseError> {
+        check_name(schema)?;
+        // Of an option that is given twice Postgres takes the last.
+        Ok(Self { options: self.options.clone().options([("search_path", schema)]), schema: schema.to_owned() })
     }
 
     /// The schema that holds the ledger.
@@ -104,6 +105,14 @@ impl Database {
             Err(DatabaseError::NotMigrated { at: self.to_string() })
         }
     }
+}
+
+fn check_name(schema: &str) -> Result<(), DatabaseError> {
+    let mut bytes = schema.bytes();
+    let named = bytes.next().is_some_and(|b| matches!(b, b'a'..=b'z' | b'_'))
+        && bytes.all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'_'))
+        && schema.len() <= 63;
+    if named { Ok(()) } else { Err(DatabaseError::BadSchemaName(schema.to_owned())) }
 }
 
 /// Version and checksum of the migrations that the schema has; none where there is no ledger.

@@ -40,6 +40,7 @@ pub mod metrics;
 mod nodelay;
 pub mod outcomes;
 pub mod read;
+pub mod rebuild;
 pub mod registry;
 pub mod replay;
 pub mod reread;

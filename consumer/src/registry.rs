@@ -20,6 +20,9 @@ pub enum RulesRefused {
          choose a later `from`"
     )]
     TooEarly { version: i32, from: String, last: String },
+    /// Only where nothing may be registered.
+    #[error("rules version {version} is not in use yet: no consumer has run with it")]
+    NotInUse { version: i32 },
     #[error(transparent)]
     Failure(#[from] Failure),
 }

@@ -467,8 +467,8 @@ fn uuid(bytes: &[u8; 16]) -> Uuid {
 }
 
 /// timestamptz in its binary form, exact to the microsecond.
-#[derive(Clone, Copy)]
-struct Time(Timestamp);
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Time(pub(crate) Timestamp);
 
 impl sqlx::Type<Postgres> for Time {
     fn type_info() -> PgTypeInfo {

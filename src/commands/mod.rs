@@ -12,6 +12,7 @@ pub(crate) mod interrupt;
 mod lines;
 pub mod migrate;
 pub mod quarantine;
+pub mod rebuild;
 pub mod replay;
 pub mod send;
 pub mod statement;

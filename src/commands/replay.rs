@@ -1,20 +1,17 @@
 //! `postonce replay`: the topic again, through the same code.
 
-use crate::args::{DatabaseArgs, DecoderArgs, KafkaArgs, Output, OutputArgs};
+use crate::args::{Output, OutputArgs};
 use crate::commands::interrupt;
 use crate::progress::Progress;
+use crate::reread::{self, RereadArgs};
 use crate::{reader, table};
 use anyhow::Context;
 use postonce_consumer::chain;
-use postonce_consumer::config::{GroupProtocol, Kafka};
 use postonce_consumer::database::Database;
-use postonce_consumer::replay::{Books, Difference, Place, Replay, ReplayError, Report, Span, replay};
+use postonce_consumer::replay::{Books, Difference, Place, Replay, Report, Span, replay};
 use serde_json::json;
 use std::fmt::Write as _;
 use std::process::ExitCode;
-
-/// The ledger knows less, more or something else than the topic.
-const DIFFERENT: u8 = 3;
 
 const HELP: &str = "\
 Reads the topic again, judges every message as `consume` does, and compares with what
@@ -45,10 +42,7 @@ Examples:
 #[command(after_long_help = HELP)]
 pub struct Args {
     #[command(flatten)]
-    kafka: KafkaArgs,
-
-    #[command(flatten)]
-    database: DatabaseArgs,
+    again: RereadArgs,
 
     /// Where to begin; by default where the log does
     #[arg(long, env = "POSTONCE_FROM", value_name = "PLACE", value_delimiter = ',', value_parser = place)]
@@ -57,14 +51,6 @@ pub struct Args {
     /// Where to end; by default where the live ledger stands
     #[arg(long, env = "POSTONCE_TO", value_name = "PLACE", value_delimiter = ',', value_parser = place)]
     to: Vec<Place>,
-
-    #[command(flatten)]
-    decoder: DecoderArgs,
-
-    /// Threads, each with a Kafka consumer and a Postgres connection of its own; by
-    /// default one for each core. More than the topic has partitions do nothing
-    #[arg(long, env = "POSTONCE_WORKERS", value_parser = clap::value_parser!(u16).range(1..=256))]
-    workers: Option<u16>,
 
     /// How many differences are named; all are counted
     #[arg(long, env = "POSTONCE_DIFFERENCES", default_value = "20", value_name = "N")]
@@ -78,10 +64,6 @@ pub struct Args {
     /// own. What the ledger knows leaves batch rows; what it does not know is posted
     #[arg(long, env = "POSTONCE_EXECUTE")]
     execute: bool,
-
-    /// Go on although the broker cannot tell the topic's id. Only for test doubles
-    #[arg(long, env = "POSTONCE_UNIDENTIFIED_TOPIC")]
-    unidentified_topic: bool,
 
     #[command(flatten)]
     output: OutputArgs,
@@ -100,49 +82,27 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     drop(progress);
     let report = match result {
         Ok(report) => report,
-        Err(error) => return end(error),
+        Err(error) => return reread::end(error),
     };
     table::print(&match output {
         Output::Json => as_json(&report)?,
         Output::Table => as_text(&report),
     })?;
-    Ok(if report.is_equal() { ExitCode::SUCCESS } else { ExitCode::from(DIFFERENT) })
+    Ok(reread::exit_code(report.is_equal()))
 }
 
 fn request(args: Args) -> anyhow::Result<Replay> {
     Ok(Replay {
-        database: Database::new(&args.database.database_url, &args.database.schema)?,
-        kafka: Kafka {
-            brokers: args.kafka.brokers,
-            topic: args.kafka.topic.name,
-            // No group is joined.
-            group: String::new(),
-            protocol: GroupProtocol::Classic,
-            properties: args.kafka.client.properties,
-            unidentified_topic: args.unidentified_topic,
-        },
-        decoder: args.decoder.read()?,
+        database: Database::new(&args.again.database.database_url, &args.again.database.schema)?,
+        kafka: args.again.kafka(),
+        decoder: args.again.decoder.read()?,
         from: args.from,
         to: args.to,
-        workers: workers(args.workers),
+        workers: args.again.workers(),
         differences: args.differences,
         digest: !args.no_digest,
         execute: args.execute,
     })
-}
-
-fn workers(asked: Option<u16>) -> usize {
-    let cores = || std::thread::available_parallelism().map_or(1, usize::from);
-    asked.map_or_else(cores, usize::from)
-}
-
-/// A signal ends it as a shell has it; whatever else is an error.
-fn end(error: ReplayError) -> anyhow::Result<ExitCode> {
-    match error {
-        ReplayError::Interrupted => Ok(interrupt::signal().map_or(ExitCode::FAILURE, interrupt::exit_code)),
-        ReplayError::Stop(stop) => Err(stop.into()),
-        error => Err(error.into()),
-    }
 }
 
 fn place(text: &str) -> Result<Place, String> {

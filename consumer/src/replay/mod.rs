@@ -26,6 +26,7 @@ mod run;
 
 pub use difference::{Difference, Differences, NamedEvent, What};
 pub use plan::{Live, Place, Plan, Span};
+pub(crate) use run::same_topic;
 pub use run::{Books, Counts, Replay, Report, replay};
 
 use crate::digest::DigestError;
