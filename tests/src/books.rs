@@ -42,6 +42,11 @@ impl Ledger {
         Ok(Self { db: Db::new(&url), url })
     }
 
+    /// One that is there, by a URL whose search_path finds it.
+    pub fn existing(url: &str) -> Self {
+        Self { url: url.to_owned(), db: Db::new(url) }
+    }
+
     /// How many messages have an outcome, of all streams.
     pub fn offsets(&self) -> Result<i64> {
         self.db.one("SELECT coalesce(sum(next_offset - first_offset), 0)::bigint FROM streams")

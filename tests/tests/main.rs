@@ -25,6 +25,7 @@ mod poison;
 mod proof;
 mod reading;
 mod real_input;
+mod rebuild;
 mod replay;
 mod roles;
 mod rules;
@@ -63,6 +64,7 @@ fn main() {
         poison::tests(),
         proof::tests(),
         reading::tests(),
+        rebuild::tests(),
         replay::tests(),
         roles::tests(),
         rules::tests(),
