@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use postonce_tests::{
-    Flow, Kafka, Ledger, Message, Said, Transaction, Trial, delete_before, end_offsets, kafka, payment, payments,
-    trials, wait_until,
+    Db, Flow, Kafka, Ledger, Message, PostonceProcess, Said, Transaction, Trial, delete_before, end_offsets, kafka,
+    payment, payments, trials, wait_until,
 };
 use serde_json::{Value, json};
 
@@ -20,6 +20,7 @@ pub fn tests() -> Vec<Trial> {
         executed_over_a_known_range_it_leaves_batch_rows_alone,
         executed_beside_a_consumer_at_work_it_takes_nothing_from_it,
         executed_over_a_backlog_it_posts_what_the_consumer_then_finds_known,
+        a_signal_ends_it,
         what_cannot_be_replayed_is_told,
     ]
 }
@@ -324,6 +325,29 @@ fn executed_over_a_backlog_it_posts_what_the_consumer_then_finds_known() -> Resu
     assert_eq!(outcomes, "PPPPPDDD");
     assert_eq!(flow.ledger.balance("assets:psp:stripe", "EUR")?, 800);
     flow.ledger.check()
+}
+
+/// It comes before the reading begins; more than one stretch is to be read then.
+fn a_signal_ends_it() -> Result<()> {
+    let kafka = kafka();
+    let flow = Flow::new(&kafka, Ledger::fresh("signal")?, "signal", 1)?;
+    flow.send(payments("s", 45_000))?;
+    let consumer = flow.consume(&[])?;
+    flow.wait_done(LIMIT)?;
+    consumer.finish()?;
+    let holder = Db::new(&flow.ledger.url);
+    holder.execute("BEGIN; LOCK TABLE postonce.resources IN ACCESS EXCLUSIVE MODE")?;
+    let env =
+        [("KAFKA_BROKERS", flow.bootstrap()), ("DATABASE_URL", &flow.ledger.url), ("POSTONCE_TOPIC", &flow.topic)];
+    let mut process = PostonceProcess::start(&["replay"], &env)?;
+    wait_until(LIMIT, "the hash of the books to wait", || {
+        let waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'postonce.resources'::regclass";
+        Ok((flow.ledger.db.one::<i64>(waiting)? > 0).then_some(()))
+    })?;
+    process.terminate()?;
+    holder.execute("ROLLBACK")?;
+    ensure!(process.wait(LIMIT)?.code() == Some(143) && process.stdout().is_empty(), "{}", process.stderr());
+    Ok(())
 }
 
 fn what_cannot_be_replayed_is_told() -> Result<()> {

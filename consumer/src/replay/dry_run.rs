@@ -93,7 +93,7 @@ impl Shared<'_> {
         let mut recorded = BTreeMap::new();
         for (partition, Passed { from, to }) in passed {
             let runs = books.outcomes(self.plan.lineage.stream(*partition), *from, *to).await?;
-            recorded.insert(*partition, runs.into_iter().map(SameOutcome::from).collect());
+            recorded.insert(*partition, SameOutcome::of(runs));
         }
         let refused = seen.iter().filter(|one| one.decoded.is_err());
         let hashes: HashMap<_, _> =

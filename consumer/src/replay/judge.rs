@@ -45,11 +45,14 @@ pub struct Tally {
 impl Tally {
     /// Judges a stretch: each offset of it once.
     pub fn judge(&mut self, seen: &[Seen<'_>], passed: &BTreeMap<i32, Passed>, said: &Said) {
+        let mut of_partition: BTreeMap<i32, Vec<&Seen<'_>>> = BTreeMap::new();
+        for one in seen {
+            of_partition.entry(one.partition).or_default().push(one);
+        }
         for (partition, Passed { from, to }) in passed {
-            let own: Vec<&Seen<'_>> = seen.iter().filter(|one| one.partition == *partition).collect();
             let mut recorded = Recorded::new(said.recorded.get(partition).map_or(&[], Vec::as_slice));
             let mut next = *from;
-            for one in &own {
+            for one in of_partition.remove(partition).unwrap_or_default() {
                 let offset = one.message.at.offset;
                 self.hole(*partition, next, offset, &mut recorded);
                 self.message(one, recorded.at(offset), said);
@@ -140,7 +143,6 @@ impl Tally {
     }
 }
 
-/// What was recorded, walked once from the first offset to the last.
 /// Offsets of which the ledger says the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SameOutcome {
@@ -161,6 +163,21 @@ impl From<Run> for SameOutcome {
     }
 }
 
+impl SameOutcome {
+    /// Neighbours that say the same are one.
+    pub fn of(runs: impl IntoIterator<Item = Run>) -> Vec<Self> {
+        let mut all: Vec<Self> = Vec::new();
+        for next in runs.into_iter().map(Self::from) {
+            match all.last_mut() {
+                Some(last) if (last.to, last.byte) == (next.from, next.byte) => last.to = next.to,
+                _ => all.push(next),
+            }
+        }
+        all
+    }
+}
+
+/// What was recorded, walked once from the first offset to the last.
 struct Recorded<'r>(&'r [SameOutcome]);
 
 impl<'r> Recorded<'r> {
@@ -208,6 +225,19 @@ mod tests {
         assert_eq!(recorded.at(19), Some(b'.'));
         assert_eq!(recorded.within(19, 30), [run(19, 20, b'.'), run(20, 21, b'R')]);
         assert_eq!(recorded.at(21), None);
+    }
+
+    #[test]
+    fn neighbours_that_say_the_same_are_one() {
+        let message = |offset, outcome| Run::Message { offset, outcome };
+        let runs = [
+            message(5, Outcome::Posted),
+            message(6, Outcome::Posted),
+            Run::Hole { from: 7, to: 9 },
+            Run::Lost { from: 9, to: 20 },
+            message(20, Outcome::Rejected),
+        ];
+        assert_eq!(SameOutcome::of(runs), [run(5, 7, b'P'), run(7, 20, b'.'), run(20, 21, b'R')]);
     }
 
     #[test]
