@@ -110,7 +110,7 @@ fn poison_is_shown_and_does_no_harm() -> Result<()> {
     harmless(&list)?;
     assert_eq!(list.lines().count(), 1 + samples.len(), "{list}");
     for (key, message) in &samples {
-        let id = id_of(&flow, &format!("key = '{key}' || E'\\x1b[7m'"))?;
+        let id = id_of(&flow, &format!("key = convert_to('{key}' || E'\\x1b[7m', 'UTF8')"))?;
         let short = &id[..8];
         ensure!(list.contains(&id[..12]), "{list}");
         let shown = done(&kafka, &flow, &["quarantine", "show", short])?.text();

@@ -115,7 +115,7 @@ fn push_row(out: &mut String, row: &Refused) {
     let _ = writeln!(out, "\n{}  {}", table::visible(&row.code), state(row));
     let _ = writeln!(out, "  at          \"{}\"", table::visible(&row.place));
     let _ = writeln!(out, "  reason      {}", table::visible(&row.reason));
-    let _ = writeln!(out, "  seen        {} times", row.times_seen);
+    let _ = writeln!(out, "  times seen  {}", row.times_seen);
     let time = table::or_dash(row.message_time);
     let _ =
         writeln!(out, "  first       {} at {}, its Kafka timestamp {time}", table::visible(&row.first), row.first_seen);
