@@ -484,7 +484,7 @@ fn incidents_are_shown_with_both_contents_and_closed() -> Result<()> {
     let shown = done(&kafka, &flow, &["incidents", "show", &place])?.text();
     ensure!(shown.contains("incident_close (conflict) by Ada") && shown.contains("the second is right"), "{shown}");
     let all = ["incidents", "close", "--all", "--kind", "payment", "--why", "seen"];
-    run(&kafka, &flow, &all)?.refused(1, "Close 1 incidents? Nothing was done")?;
+    run(&kafka, &flow, &all)?.refused(1, "Close 1 incident? Nothing was done")?;
     done(&kafka, &flow, &[&all[..], &["--yes"]].concat())?;
     assert_eq!(flow.ledger.db.one::<i64>("SELECT count(*) FROM incidents_open")?, 0);
     assert_eq!(flow.ledger.db.one::<i64>("SELECT count(*) FROM actions WHERE action = 'incident_close'")?, 2);

@@ -88,7 +88,7 @@ async fn keys(args: &Args, connection: &mut PgConnection) -> anyhow::Result<Vec<
         let keys = open_keys(connection, &args.filter.filter(false)).await?;
         let many = keys.len();
         ensure!(many > 0, "no open incident fits; `postonce incidents list` shows those there are");
-        let go_on = args.yes.confirm(&format!("Close {many} incidents"))?;
+        let go_on = args.yes.confirm(&format!("Close {many} incident{}", if many == 1 { "" } else { "s" }))?;
         return Ok(if go_on { keys } else { Vec::new() });
     };
     let incident = find(connection, name, args.filter.code.as_deref()).await?;

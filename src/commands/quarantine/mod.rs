@@ -103,7 +103,8 @@ impl ChoiceArgs {
             let keys = open_keys(connection, &self.filter.filter(false)).await?;
             let many = keys.len();
             ensure!(many > 0, "no open message fits; `postonce quarantine list` shows those there are");
-            let go_on = self.yes.confirm(&format!("{what} {many} refused messages"))?;
+            let go_on =
+                self.yes.confirm(&format!("{what} {many} refused message{}", if many == 1 { "" } else { "s" }))?;
             return Ok(if go_on { keys } else { Vec::new() });
         };
         let rows = find(connection, name, self.filter.code.as_deref()).await?;
