@@ -128,6 +128,16 @@ impl PrivatePostgres {
         self.stop_with(libc::SIGKILL)
     }
 
+    /// Whether the server has ended by itself; then it can be started again.
+    pub fn has_ended(&mut self) -> Result<bool> {
+        if let Some(postmaster) = self.postmaster.as_mut()
+            && postmaster.try_wait()?.is_some()
+        {
+            self.postmaster = None;
+        }
+        Ok(self.postmaster.is_none())
+    }
+
     /// Starts a stopped server on the same port and data.
     pub fn start_again(&mut self) -> Result<()> {
         ensure!(self.postmaster.is_none(), "the private Postgres is already running");
@@ -280,7 +290,9 @@ impl PrivatePostgres {
             // by it Postgres sees that sessions of the killed postmaster are still writing.
             let file = fs::read_to_string(&pid_file).unwrap_or_default();
             let (number, state) = (file.lines().next(), file.lines().nth(7));
-            if number == Some(&child.id().to_string()) && state.is_some_and(|state| state.trim() == "ready") {
+            // "standby" is ready, too: to be read.
+            let ready = state.is_some_and(|state| matches!(state.trim(), "ready" | "standby"));
+            if ready && number == Some(&child.id().to_string()) {
                 return Ok(());
             }
             if Instant::now() >= deadline {
@@ -321,7 +333,7 @@ impl PrivatePostgres {
     }
 
     /// One of the server's programs, as the unprivileged user if we are root.
-    fn command(&self, program: &str) -> Command {
+    pub fn command(&self, program: &str) -> Command {
         let mut command = Command::new(self.installation.program(program));
         for (name, _) in std::env::vars_os() {
             // PGDATA, PGPORT, PGOPTIONS and the like speak of another server.

@@ -124,6 +124,9 @@ pub async fn claim(
 
 /// Says that a claim goes on over a new connection, if it is still ours. The epoch
 /// moves on: the backend of the old connection is that of a former owner now.
+///
+/// The database may be another one by now: a backup that was put back, a standby that had
+/// not heard of the last commits. It may know the token and still tell another history.
 pub async fn renew(connection: &mut PgConnection, claim: &Claim) -> Result<Claim, Failure> {
     let mut transaction = connection.begin().await?;
     let renewed = take(&mut transaction, claim.stream, claim.partition, claim.token, Some(claim)).await?;
@@ -131,14 +134,18 @@ pub async fn renew(connection: &mut PgConnection, claim: &Claim) -> Result<Claim
     renewed.ok_or(Failure::FenceLost)
 }
 
-/// Whether all these claims still are the streams' own.
+/// Whether all these claims still are the streams' own, and the streams as they were left.
 pub async fn are_ours(connection: &mut PgConnection, claims: &Claims) -> Result<bool, Failure> {
     let ours: i64 = sqlx::query_scalar(
-        "SELECT count(*) FROM unnest($1::bigint[], $2::uuid[]) AS n (stream, claim)
-         JOIN streams s ON s.stream = n.stream AND s.claim = n.claim",
+        "SELECT count(*) FROM unnest($1::bigint[], $2::uuid[], $3::bigint[], $4::bytea[])
+                              AS n (stream, claim, next_offset, message_chain)
+         JOIN streams s ON s.stream = n.stream AND s.claim = n.claim
+                       AND s.next_offset = n.next_offset AND s.message_chain = n.message_chain",
     )
     .bind(claims.keys().map(|stream| stream.as_i64()).collect::<Vec<_>>())
     .bind(claims.values().map(|claim| claim.token).collect::<Vec<_>>())
+    .bind(claims.values().map(|claim| claim.next_offset).collect::<Vec<_>>())
+    .bind(claims.values().map(|claim| claim.message_chain.as_slice()).collect::<Vec<_>>())
     .fetch_one(connection)
     .await?;
     Ok(i64::try_from(claims.len()) == Ok(ours))
@@ -159,7 +166,9 @@ async fn take(
                   UPDATE streams s
                   SET claim = $2, epoch = s.epoch + 1, backend_pid = me.pid, backend_start = me.backend_start
                   FROM me
-                  WHERE s.stream = $1 AND s.partition = $3 AND ($4::uuid IS NULL OR (s.claim = $4 AND s.next_offset = $5))
+                  WHERE s.stream = $1 AND s.partition = $3
+                    AND ($4::uuid IS NULL
+                         OR (s.claim = $4 AND s.next_offset = $5 AND s.message_chain = $6 AND s.batch_chain = $7))
                   RETURNING s.*),
               noted AS (
                   INSERT INTO claims (stream, epoch, claim, backend_pid, backend_start)
@@ -171,6 +180,8 @@ async fn take(
     .bind(partition)
     .bind(held.map(|claim| claim.token))
     .bind(held.map(|claim| claim.next_offset))
+    .bind(held.map(|claim| claim.message_chain.as_slice()))
+    .bind(held.map(|claim| claim.batch_chain.as_slice()))
     .fetch_optional(transaction)
     .await?;
     let claim = |row: PgRow| {

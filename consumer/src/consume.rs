@@ -5,6 +5,7 @@ use crate::health::{self, Condition, Health};
 use crate::metrics::Metrics;
 use crate::registry;
 use crate::stop::Stop;
+use crate::stream::Stream;
 use crate::topic;
 use crate::worker::{Shared, Worker};
 use std::panic::AssertUnwindSafe;
@@ -35,6 +36,8 @@ pub fn consume(config: Config, stopping: &dyn Fn() -> bool) -> Result<(), Stop> 
 
 fn prepare(config: Config) -> Result<Arc<Shared>, Stop> {
     config.kafka.check()?;
+    // A property that the client refuses would end every life at its beginning.
+    Stream::check(&config.kafka).map_err(|error| Stop::Start(format!("-X: {error}")))?;
     let metrics = Metrics::new().map_err(|error| Stop::Start(format!("metrics: {error}")))?;
     let health = Health::new(config.workers);
     Ok(Arc::new(Shared { config, metrics, health, stop: AtomicBool::new(false) }))
@@ -90,7 +93,10 @@ fn wait(shared: &Shared, stopping: &dyn Fn() -> bool, results: &Receiver<Result<
 async fn look(database: crate::database::Database, metrics: Metrics) {
     loop {
         if let Ok(mut connection) = database.connect().await {
-            while let Ok((quarantine, incidents)) = crate::database::open_cases(&mut connection).await {
+            // A connection that has fallen silent would keep the gauges as they are for ever.
+            while let Ok(Ok((quarantine, incidents))) =
+                tokio::time::timeout(LOOK_EVERY, crate::database::open_cases(&mut connection)).await
+            {
                 metrics.quarantine_open.set(quarantine);
                 metrics.incidents_open.set(incidents);
                 tokio::time::sleep(LOOK_EVERY).await;

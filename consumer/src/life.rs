@@ -33,7 +33,7 @@ const BLOCKED_AFTER: Duration = Duration::from_secs(1);
 const SHORT_OUTAGE: Duration = Duration::from_secs(10);
 /// How often lag tools hear of the offset, and an idle position is written down.
 const TELL_EVERY: Duration = Duration::from_secs(1);
-/// How often the topic is asked whether it is still the same one: librdkafka keeps
+/// How often topic and database are asked whether they are still the same: librdkafka keeps
 /// its offset when a topic is deleted and made again, and nothing else tells. Until then
 /// messages of the new one are read at the old one's offsets (seen), so it is short.
 const IDENTIFY_EVERY: Duration = Duration::from_secs(5);
@@ -94,8 +94,19 @@ impl<'w, 'p, 's> Life<'w, 'p, 's> {
         if self.identified.elapsed() >= IDENTIFY_EVERY {
             self.identified = Instant::now();
             self.identify()?;
+            self.look_after_claims()?;
         }
         Ok(())
+    }
+
+    /// Where nothing is sent nothing would be noticed: that Postgres is away, or that it has
+    /// gone back in time (a backup was put back, a standby has taken over) and wants to be
+    /// healed. What it has lost may be the last that anybody sent.
+    fn look_after_claims(&mut self) -> Result<(), End> {
+        match self.check_claims() {
+            Err(End::Failure(Failure::Unavailable(error))) => self.wait_for_postgres(error, &mut None).map(|_| ()),
+            checked => checked,
+        }
     }
 
     /// What was revoked is not ours to post, also where it was read before: the next
@@ -136,7 +147,7 @@ impl<'w, 'p, 's> Life<'w, 'p, 's> {
             let claim = claim::claim(&mut self.connection, lineage, partition, log_start);
             // Nobody's claim of this stream is ours yet: whoever blocks it is a former owner.
             let claiming = [(stream, i64::MAX)];
-            let claim = self.worker.runtime.block_on(watched(
+            let claim = self.worker.answer(watched(
                 claim,
                 &self.worker.shared.config.database,
                 &self.worker.shared.metrics,
@@ -219,10 +230,11 @@ impl<'w, 'p, 's> Life<'w, 'p, 's> {
         }
     }
 
-    /// After a lost race: a zombie has lost it to its successor, who has written the same
-    /// events and the same batch. It would lose it again and take that for damage.
+    /// Ends the life where the streams are not as this worker left them. After a lost race:
+    /// a zombie has lost it to its successor, who has written the same events and the same
+    /// batch. It would lose it again and take that for damage.
     fn check_claims(&mut self) -> Result<(), End> {
-        if self.worker.runtime.block_on(claim::are_ours(&mut self.connection, &self.claims))? {
+        if self.worker.answer(claim::are_ours(&mut self.connection, &self.claims))? {
             return Ok(());
         }
         self.worker.shared.metrics.fence_losses.inc();
@@ -323,10 +335,8 @@ impl<'w, 'p, 's> Life<'w, 'p, 's> {
             }
         }
         self.accounts = KnownAccounts::default();
-        self.backend_pid = self.worker.runtime.block_on(claim::backend_pid(&mut self.connection))?;
-        self.worker
-            .runtime
-            .block_on(registry::register(&mut self.connection, &self.worker.shared.config.decoder.rules))?;
+        self.backend_pid = self.worker.answer(claim::backend_pid(&mut self.connection))?;
+        self.worker.answer(registry::register(&mut self.connection, &self.worker.shared.config.decoder.rules))?;
         self.drop_revoked(&mut Vec::new(), &moves);
         for claim in self.claims.values_mut() {
             // Our own former backend may be there still, cut off and holding the stream's row.
@@ -334,7 +344,11 @@ impl<'w, 'p, 's> Life<'w, 'p, 's> {
             let shared = self.worker.shared;
             let renewed = claim::renew(&mut self.connection, claim);
             let renewed = watched(renewed, &shared.config.database, &shared.metrics, self.backend_pid, &former);
-            *claim = self.worker.runtime.block_on(renewed)?;
+            *claim = self.worker.answer(renewed).inspect_err(|end| {
+                if matches!(end, End::Failure(Failure::FenceLost)) {
+                    shared.metrics.fence_losses.inc();
+                }
+            })?;
         }
         self.claim_assigned(&moves)?;
         self.stream.resume()?;

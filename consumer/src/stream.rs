@@ -142,6 +142,11 @@ impl Drop for Stream {
 }
 
 impl Stream {
+    /// Whether a client can be made with these properties. Connects to nobody.
+    pub fn check(kafka: &Kafka) -> KafkaResult<()> {
+        BaseConsumer::from_config_and_context(&kafka.consumer_config(), Rebalances::default()).map(drop)
+    }
+
     /// Joins the group.
     pub fn subscribe(kafka: &Kafka) -> KafkaResult<Self> {
         let consumer = BaseConsumer::from_config_and_context(&kafka.consumer_config(), Rebalances::default())?;

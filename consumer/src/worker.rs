@@ -41,7 +41,7 @@ pub(crate) enum End {
     Kafka(#[from] KafkaError),
     #[error(transparent)]
     Topic(#[from] TopicError),
-    #[error("the transaction did not end within {APPLY_TIMEOUT:?}")]
+    #[error("Postgres has not answered within {APPLY_TIMEOUT:?}")]
     TimedOut,
 }
 
@@ -105,8 +105,8 @@ impl<'p> Worker<'p> {
         let config = &self.shared.config;
         self.shared.metrics.worker_lives.inc();
         let mut connection = self.runtime.block_on(config.database.connect_worker())?;
-        self.runtime.block_on(registry::register(&mut connection, &self.shared.config.decoder.rules))?;
-        let backend_pid = self.runtime.block_on(claim::backend_pid(&mut connection))?;
+        self.answer(registry::register(&mut connection, &self.shared.config.decoder.rules))?;
+        let backend_pid = self.answer(claim::backend_pid(&mut connection))?;
         let stream = Stream::subscribe(&config.kafka)?;
         let lineage = stream.lineage(config.kafka.unidentified_topic)?;
         self.check_lineage(&mut connection, &lineage)?;
@@ -122,12 +122,24 @@ impl<'p> Worker<'p> {
     /// A topic of the same name with other offsets is another lineage. Its offsets
     /// mean other messages, so nobody goes on by himself.
     pub(crate) fn check_lineage(&self, connection: &mut PgConnection, lineage: &Lineage) -> Result<(), End> {
-        let others = self.runtime.block_on(claim::other_lineages(connection, lineage))?;
+        let others = self.answer(claim::other_lineages(connection, lineage))?;
         let Some(known) = others.into_iter().next() else {
             return Ok(());
         };
         let changed = LineageChanged { now: lineage.clone(), known: known.lineage, offsets: known.offsets };
         Err(Stop::LineageChanged(Box::new(changed)).into())
+    }
+
+    /// Waits for an answer of Postgres, but not for ever: a connection whose way was lost
+    /// without a word (a firewall that forgot it, a machine that is gone) never breaks.
+    pub(crate) fn answer<T, E>(&self, question: impl Future<Output = Result<T, E>>) -> Result<T, End>
+    where
+        End: From<E>,
+    {
+        match self.runtime.block_on(async { tokio::time::timeout(APPLY_TIMEOUT, question).await }) {
+            Ok(answer) => Ok(answer?),
+            Err(_) => Err(End::TimedOut),
+        }
     }
 
     pub(crate) fn ready(&self) {
