@@ -39,7 +39,12 @@ impl Ledger {
         runtime.block_on(Schema::new(&url, "postonce")?.migrate())?;
         // For our own connections: the product sets its search_path itself.
         db.execute(&format!("ALTER DATABASE {name} SET search_path = postonce"))?;
-        Ok(Self { db: Db::new(&url), url })
+        Ok(Self::at(&url))
+    }
+
+    /// One that is there already.
+    pub fn at(url: &str) -> Self {
+        Self { db: Db::new(url), url: url.to_owned() }
     }
 
     /// One that is there, by a URL whose search_path finds it.

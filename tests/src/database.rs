@@ -28,6 +28,11 @@ impl Db {
         &self.url
     }
 
+    /// To be called when the server has been away: the next question opens a new connection.
+    pub fn reconnect(&self) {
+        self.inner.lock().unwrap_or_else(std::sync::PoisonError::into_inner).connection = None;
+    }
+
     /// Runs one or more statements; how many rows they touched.
     pub fn execute(&self, sql: &str) -> Result<u64> {
         self.run(sql, async |connection| {

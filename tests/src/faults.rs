@@ -2,6 +2,7 @@
 //! failures that triggers make in its database. The product knows of none of it.
 
 use std::ops::{Deref, DerefMut};
+use std::path::Path;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
@@ -35,15 +36,25 @@ impl Consumer {
     /// Of this topic and group, into the database of this URL. `more` are further
     /// arguments.
     pub fn start(kafka: &Kafka, topic: &str, group: &str, url: &str, more: &[&str]) -> Result<Self> {
-        Self::start_at(&kafka.bootstrap(), topic, group, url, more)
+        Self::start_by(None, &[("KAFKA_BROKERS", &kafka.bootstrap()), ("DATABASE_URL", url)], topic, group, more)
     }
 
-    fn start_at(brokers: &str, topic: &str, group: &str, url: &str, more: &[&str]) -> Result<Self> {
+    /// By another program than the one that was just built.
+    fn start_by(
+        program: Option<&Path>,
+        env: &[(&str, &str)],
+        topic: &str,
+        group: &str,
+        more: &[&str],
+    ) -> Result<Self> {
         let port = free_port()?;
         let listen = format!("127.0.0.1:{port}");
         let own = ["consume", "--topic", topic, "--group", group, "--listen", &listen];
-        let env = [("KAFKA_BROKERS", brokers), ("DATABASE_URL", url)];
-        let process = PostonceProcess::start(&[&own, more].concat(), &env)?;
+        let args = [&own, more].concat();
+        let process = match program {
+            None => PostonceProcess::start(&args, env)?,
+            Some(program) => PostonceProcess::start_by(program, &args, env)?,
+        };
         Ok(Self { process, port })
     }
 
@@ -120,6 +131,11 @@ impl Flow {
         Self::of(&kafka.bootstrap(), kafka.topic(label, partitions)?, ledger)
     }
 
+    /// Of a topic that is there already.
+    pub fn on(kafka: &Kafka, topic: &str, ledger: Ledger) -> Result<Self> {
+        Self::of(&kafka.bootstrap(), topic.to_owned(), ledger)
+    }
+
     fn of(bootstrap: &str, topic: String, ledger: Ledger) -> Result<Self> {
         let sender = Sender::new(bootstrap, "lz4")?;
         Ok(Self { bootstrap: bootstrap.to_owned(), group: unique("group"), topic, ledger, sender })
@@ -130,6 +146,11 @@ impl Flow {
         &self.bootstrap
     }
 
+    /// The same, with the ledger on another server by now.
+    pub fn moved_to(self, url: &str) -> Self {
+        Self { ledger: Ledger::at(url), ..self }
+    }
+
     /// A consumer of the group, straight to the database.
     pub fn consume(&self, more: &[&str]) -> Result<Consumer> {
         self.consume_through(&self.ledger.url, more)
@@ -137,7 +158,25 @@ impl Flow {
 
     /// A consumer of the group with another way to the database.
     pub fn consume_through(&self, url: &str, more: &[&str]) -> Result<Consumer> {
-        Consumer::start_at(&self.bootstrap, &self.topic, &self.group, url, more)
+        self.consume_from(&self.bootstrap, url, more)
+    }
+
+    /// A consumer of the group with another way to the broker, too.
+    pub fn consume_from(&self, brokers: &str, url: &str, more: &[&str]) -> Result<Consumer> {
+        let env = [("KAFKA_BROKERS", brokers), ("DATABASE_URL", url)];
+        Consumer::start_by(None, &env, &self.topic, &self.group, more)
+    }
+
+    /// A consumer of the group with more variables in its environment.
+    pub fn consume_in(&self, env: &[(&str, &str)], more: &[&str]) -> Result<Consumer> {
+        let own = [("KAFKA_BROKERS", self.bootstrap.as_str()), ("DATABASE_URL", &self.ledger.url)];
+        Consumer::start_by(None, &[&own, env].concat(), &self.topic, &self.group, more)
+    }
+
+    /// A consumer of the group by another build of `postonce`.
+    pub fn consume_by(&self, program: &Path, more: &[&str]) -> Result<Consumer> {
+        let env = [("KAFKA_BROKERS", self.bootstrap.as_str()), ("DATABASE_URL", &self.ledger.url)];
+        Consumer::start_by(Some(program), &env, &self.topic, &self.group, more)
     }
 
     pub fn send(&self, messages: impl IntoIterator<Item = Message>) -> Result<()> {
@@ -160,8 +199,12 @@ impl Flow {
 
     /// Waits until every offset of the topic has an outcome.
     pub fn wait_done(&self, limit: Duration) -> Result<()> {
-        let end: i64 = end_offsets(&self.bootstrap, &self.topic)?.iter().sum();
-        self.wait_offsets(end, limit)
+        self.wait_offsets(self.end()?, limit)
+    }
+
+    /// How many offsets the topic has.
+    pub fn end(&self) -> Result<i64> {
+        Ok(end_offsets(&self.bootstrap, &self.topic)?.iter().sum())
     }
 
     /// Waits until at least so many offsets have an outcome.

@@ -26,15 +26,28 @@ const PORT_TRIES: usize = 3;
 pub struct Kafka {
     directory: TempDir,
     port: u16,
+    /// Where the broker listens for those who come through `advertised`, and what it
+    /// tells them to call.
+    behind: Option<(u16, u16)>,
     broker: Option<Child>,
 }
 
 impl Kafka {
     /// Formats a new cluster and starts its only node.
     pub fn start() -> Result<Self> {
+        Self::start_with(None)
+    }
+
+    /// The same, with a second listener that sends its clients to this port: somebody
+    /// there must bring them to [`Kafka::behind_port`].
+    pub fn start_behind(advertised: u16) -> Result<Self> {
+        Self::start_with(Some(advertised))
+    }
+
+    fn start_with(advertised: Option<u16>) -> Result<Self> {
         let mut tries = 1;
         loop {
-            match Self::start_once() {
+            match Self::start_once(advertised) {
                 // Somebody took a port between our look and the broker's bind.
                 Err(error) if tries < PORT_TRIES && format!("{error:#}").contains("Address already in use") => {
                     tries += 1;
@@ -44,9 +57,10 @@ impl Kafka {
         }
     }
 
-    fn start_once() -> Result<Self> {
+    fn start_once(advertised: Option<u16>) -> Result<Self> {
         let directory = tempfile::Builder::new().prefix("postonce-kafka-").tempdir()?;
-        let mut kafka = Self { directory, port: free_port()?, broker: None };
+        let behind = advertised.map(|port| Ok::<_, anyhow::Error>((free_port()?, port))).transpose()?;
+        let mut kafka = Self { directory, port: free_port()?, behind, broker: None };
         kafka.write_properties(free_port()?)?;
         kafka.format()?;
         kafka.start_again()?;
@@ -56,6 +70,11 @@ impl Kafka {
     /// `host:port` for a client.
     pub fn bootstrap(&self) -> String {
         format!("127.0.0.1:{}", self.port)
+    }
+
+    /// The second listener's own port; 0 if there is none.
+    pub fn behind_port(&self) -> u16 {
+        self.behind.map_or(0, |(port, _)| port)
     }
 
     /// SIGTERM: the broker closes its log in order.
@@ -174,9 +193,13 @@ impl Kafka {
     fn write_properties(&self, controller: u16) -> Result<()> {
         let common = fs::read_to_string(repository().join("tests/kafka/server.properties"))?;
         let (port, data) = (self.port, self.directory.path().join("data"));
+        let (inner, outer) = match self.behind {
+            None => (String::new(), String::new()),
+            Some((inner, outer)) => (format!(",BEHIND://127.0.0.1:{inner}"), format!(",BEHIND://127.0.0.1:{outer}")),
+        };
         let own = format!(
-            "listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}\n\
-             advertised.listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}\n\
+            "listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}{inner}\n\
+             advertised.listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}{outer}\n\
              controller.quorum.bootstrap.servers=127.0.0.1:{controller}\n\
              log.dirs={}\n",
             data.display()

@@ -28,31 +28,38 @@
 )]
 
 mod books;
+mod clock;
 mod compare;
 mod database;
+mod disk;
 mod faults;
 mod http;
 mod kafka;
 mod messages;
 pub mod model;
+mod network;
 mod odd;
 mod parts;
 mod process;
 mod proxy;
 mod said;
+pub mod recovery;
 pub mod scenario;
 mod trial;
 mod wait;
 
 pub use books::{Books, Ledger};
+pub use clock::Clock;
 pub use database::Db;
+pub use disk::SmallDisk;
 pub use faults::{Barrier, Consumer, Flow, QUICK, delete_before, load, payment, payments};
 pub use http::{get, metric};
 pub use kafka::Kafka;
 pub use libtest_mimic::Trial;
 pub use messages::{Message, Sender, Transaction, end_offsets, read_all};
+pub use network::Network;
 pub use odd::send_with_header;
-pub use parts::{Database, kafka, postgres, postgres_18, repository, start_postgres, stop_parts, unique};
+pub use parts::{Database, kafka, postgres, postgres_18, repository, start_postgres, start_postgres_18, stop_parts, unique};
 pub use postonce::private_postgres::{PrivatePostgres, StartOptions, free_port};
 pub use process::PostonceProcess;
 pub use proxy::{Fault, Proxy};

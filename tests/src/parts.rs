@@ -38,12 +38,19 @@ pub fn postgres() -> Arc<PrivatePostgres> {
 /// # Panics
 /// When it is there and cannot be started.
 pub fn postgres_18() -> Option<Arc<PrivatePostgres>> {
-    let bin_dir = repository().join("target/postgres18/bin");
-    if !bin_dir.join("postgres").is_file() {
-        return None;
-    }
+    let bin_dir = postgres_18_programs()?;
     let start = || PrivatePostgres::start(StartOptions { bin_dir: Some(bin_dir), settings: Vec::new() });
     Some(POSTGRES_18.get(start).unwrap_or_else(|reason| panic!("no Postgres 18: {reason}")))
+}
+
+/// A Postgres 18 of the test's own, if there is one.
+pub fn start_postgres_18() -> Result<Option<PrivatePostgres>> {
+    let start = |bin_dir| PrivatePostgres::start(StartOptions { bin_dir: Some(bin_dir), settings: Vec::new() });
+    postgres_18_programs().map(start).transpose()
+}
+
+fn postgres_18_programs() -> Option<PathBuf> {
+    Some(repository().join("target/postgres18/bin")).filter(|programs| programs.join("postgres").is_file())
 }
 
 /// A Postgres of the test's own, to be stopped, killed and started again.

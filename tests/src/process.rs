@@ -1,7 +1,7 @@
 //! `postonce` as a child process.
 
 use std::fs::{self, File};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
@@ -24,8 +24,13 @@ impl PostonceProcess {
     /// Starts `postonce ARGS` with these variables and no other of its own:
     /// what `POSTONCE_…` the shell has set is taken away.
     pub fn start(args: &[&str], env: &[(&str, &str)]) -> Result<Self> {
+        Self::start_by(&binary()?, args, env)
+    }
+
+    /// The same, by another build of `postonce`.
+    pub fn start_by(program: &Path, args: &[&str], env: &[(&str, &str)]) -> Result<Self> {
         let output = tempfile::Builder::new().prefix("postonce-process-").tempdir()?;
-        let mut command = Self::command(args, env)?;
+        let mut command = command_of(program, args, env);
         command
             .stdin(Stdio::null())
             .stdout(File::create(output.path().join("stdout"))?)
@@ -36,14 +41,7 @@ impl PostonceProcess {
 
     /// `postonce ARGS` as it is started here, for other pipes.
     pub fn command(args: &[&str], env: &[(&str, &str)]) -> Result<Command> {
-        let mut command = Command::new(binary()?);
-        for (name, _) in std::env::vars_os() {
-            if name.to_string_lossy().starts_with("POSTONCE_") {
-                command.env_remove(name);
-            }
-        }
-        command.env_remove("DATABASE_URL").env_remove("KAFKA_BROKERS").args(args).envs(env.iter().copied());
-        Ok(command)
+        Ok(command_of(&binary()?, args, env))
     }
 
     /// Runs `postonce ARGS` to its end and gives its stdout; an exit code
@@ -126,6 +124,17 @@ impl Drop for PostonceProcess {
         let shown = &lines[lines.len().saturating_sub(SHOWN_LINES)..];
         remember(format!("--- {} (pid {}), the end of its stderr:\n{}", self.told, self.pid(), shown.join("\n")));
     }
+}
+
+fn command_of(program: &Path, args: &[&str], env: &[(&str, &str)]) -> Command {
+    let mut command = Command::new(program);
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("POSTONCE_") {
+            command.env_remove(name);
+        }
+    }
+    command.env_remove("DATABASE_URL").env_remove("KAFKA_BROKERS").args(args).envs(env.iter().copied());
+    command
 }
 
 /// target/PROFILE/postonce, beside the directory of this test's program.

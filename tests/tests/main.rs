@@ -11,14 +11,19 @@
 mod cases;
 mod envelopes;
 mod export;
+mod faults_clock;
+mod faults_disk;
 mod faults_frozen;
 mod faults_kill;
+mod faults_network;
 mod faults_outage;
 mod faults_races;
+mod faults_restore;
 mod faults_transaction;
 mod faults_traps;
 mod kafka;
 mod ledger;
+mod mirror;
 mod model;
 mod parts;
 mod poison;
@@ -31,6 +36,7 @@ mod roles;
 mod rules;
 mod soak;
 mod verify;
+mod versions;
 
 use libtest_mimic::{Arguments, run};
 
@@ -53,13 +59,18 @@ fn main() {
         faults_outage::tests(),
         cases::tests(),
         export::tests(),
+        faults_network::tests(),
         envelopes::tests(),
+        faults_clock::tests(),
+        faults_disk::tests(),
         faults_frozen::tests(),
         faults_races::tests(),
+        faults_restore::tests(),
         faults_transaction::tests(),
         faults_traps::tests(),
         kafka::tests(),
         ledger::tests(),
+        mirror::tests(),
         parts::tests(),
         poison::tests(),
         proof::tests(),
@@ -69,6 +80,7 @@ fn main() {
         roles::tests(),
         rules::tests(),
         verify::tests(),
+        versions::tests(),
     ];
     let tests = tests.into_iter().flatten().collect();
     let conclusion = run(&arguments, tests);
