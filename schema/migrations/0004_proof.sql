@@ -52,7 +52,9 @@ CREATE TABLE verifications (
     deep            boolean     NOT NULL,
     -- Only what came after the run before it.
     since_last      boolean     NOT NULL,
-    findings        bigint      NOT NULL
+    findings        bigint      NOT NULL,
+    -- Σ times_seen of `quarantine`: what `--since-last` counts on from.
+    quarantined     numeric     NOT NULL
 );
 -- How far it looked.
 CREATE TABLE verified_streams (

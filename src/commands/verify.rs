@@ -1,13 +1,19 @@
 //! `postonce verify`: are the books right?
 
-use crate::args::{DatabaseArgs, Output, OutputArgs, RulesArgs};
+use crate::args::{ClientArgs, DatabaseArgs, Output, OutputArgs, RulesArgs, TopicArgs};
 use crate::{reader, table};
+use anyhow::Context;
 use indicatif::{HumanCount, ProgressBar, ProgressStyle};
+use postonce_consumer::checkpoint::Checkpoint;
+use postonce_consumer::config::{GroupProtocol, Kafka};
 use postonce_consumer::database::Database;
-use postonce_consumer::verify::report::{Checked, Finding, Report};
-use postonce_consumer::verify::{Progress, verify};
+use postonce_consumer::verify::report::{Against, Checked, Finding, Report};
+use postonce_consumer::verify::{Progress, Request, verify};
+use postonce_schema::{Decoder, Kinds};
 use std::fmt::Write;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 /// The run went well and found a difference.
 const DIFFERENCE: u8 = 3;
@@ -18,19 +24,59 @@ postings and the positions computed anew from the stored facts must agree for ea
 account and each resource; every offset must be in exactly one batch with one outcome
 that agrees with the rows; each batch must hash to what it recorded.
 
+--since-last goes on from the last run without findings: only what is new is read, and
+every resource with a new event. Run it every hour, and the whole now and then: what is
+edited in the old part only a whole run sees.
+
+--deep reads the topic too: every message must be the event that stands at its offset,
+every hole a hole, and the message chain must come to the hash recorded in each batch.
+Only so is a history found out that somebody has rewritten with all its hashes. Where
+retention has deleted the beginning, it starts at the first batch that the log still
+holds, and says so.
+
+--against proves a file of `postonce checkpoint` from the topic: the messages before it
+are those that were signed off. If the ledger stands exactly there, its books must be
+the same too.
+
 Findings are named by account, resource, event and offset. Of each check the first 100
-are listed, the rest is counted. Each run is kept in `verifications`.
+are listed, the rest is counted. Each run is kept in `verifications`, if this role may
+(postonce_operator may): --since-last goes on from there.
 
 Exit code: 0 all is right, 3 something was found, 1 nothing can be said.
 
 Examples:
   postonce verify
+  postonce verify --since-last
+  postonce verify --deep -b localhost:9092
+  postonce verify --against 2026-01-31.json -b localhost:9092
   postonce verify -o json | jq '.checks[] | select(.findings > 0)'";
 
 /// Prove the books from the tables, and from the topic too
 #[derive(clap::Args)]
 #[command(after_long_help = HELP)]
 pub struct Args {
+    /// Only what came after the last verification without findings
+    #[arg(long, env = "POSTONCE_SINCE_LAST")]
+    pub since_last: bool,
+
+    /// Read the topic again too; needs --brokers
+    #[arg(long, env = "POSTONCE_DEEP", requires = "brokers")]
+    pub deep: bool,
+
+    /// Prove this checkpoint from the topic too; needs --brokers
+    #[arg(long, env = "POSTONCE_AGAINST", value_name = "FILE", requires = "brokers")]
+    pub against: Option<PathBuf>,
+
+    /// Kafka bootstrap servers, for --deep and --against
+    #[arg(long, short = 'b', env = "KAFKA_BROKERS", value_name = "HOST:PORT")]
+    pub brokers: Option<String>,
+
+    #[command(flatten)]
+    pub topic: TopicArgs,
+
+    #[command(flatten)]
+    pub client: ClientArgs,
+
     #[command(flatten)]
     pub database: DatabaseArgs,
 
@@ -42,11 +88,20 @@ pub struct Args {
 }
 
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let rules = args.rules.read()?;
+    // What a consumer has accepted is no question any more.
+    let decoder = Decoder { rules: args.rules.read()?, kinds: Kinds::All, max_ahead: Duration::MAX };
+    let checkpoint = args.against.as_deref().map(read_checkpoint).transpose()?;
+    let kafka = kafka(&args)?;
+    let request = Request {
+        decoder: &decoder,
+        since_last: args.since_last,
+        deep: kafka.as_ref().filter(|_| args.deep),
+        against: checkpoint.as_ref().zip(kafka.as_ref()),
+    };
     let database = Database::new(&args.database.database_url, &args.database.schema)?;
     let bar = Bar::new();
     let report = reader::ask(&args.database, async |connection| {
-        Ok(verify(connection, &database, &rules, &|progress| bar.show(progress)).await?)
+        Ok(verify(connection, &database, &request, &|progress| bar.show(progress)).await?)
     })?;
     bar.0.finish_and_clear();
     if let Some(why) = &report.not_recorded {
@@ -57,6 +112,28 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         Output::Table => as_text(&report),
     })?;
     Ok(if report.findings == 0 { ExitCode::SUCCESS } else { ExitCode::from(DIFFERENCE) })
+}
+
+/// None without brokers.
+fn kafka(args: &Args) -> anyhow::Result<Option<Kafka>> {
+    let Some(brokers) = args.brokers.clone() else { return Ok(None) };
+    let kafka = Kafka {
+        brokers,
+        topic: args.topic.name.clone(),
+        // No group is joined.
+        group: String::new(),
+        protocol: GroupProtocol::Classic,
+        properties: args.client.properties.clone(),
+        unidentified_topic: false,
+    };
+    kafka.check()?;
+    Ok(Some(kafka))
+}
+
+fn read_checkpoint(path: &Path) -> anyhow::Result<Checkpoint> {
+    let told = || format!("--against {}", path.display());
+    let text = std::fs::read_to_string(path).with_context(told)?;
+    Checkpoint::parse(&text).with_context(told)
 }
 
 /// On stderr, and only if that is a terminal.
@@ -73,18 +150,22 @@ impl Bar {
                 self.0.set_message(format!("positions of {} resources", HumanCount(count)));
                 self.0.tick();
             }
-            Progress::Offsets(done, all) => {
-                if self.0.length() != Some(all) {
-                    let template = "{msg} {wide_bar} {human_pos} of {human_len}, {per_sec}, {eta} left";
-                    if let Ok(style) = ProgressStyle::with_template(template) {
-                        self.0.set_style(style);
-                    }
-                    self.0.set_message("offsets");
-                    self.0.set_length(all);
-                }
-                self.0.set_position(done);
-            }
+            Progress::Offsets(done, all) => self.of("offsets", done, all),
+            Progress::Topic(done, all) => self.of("topic", done, all),
         }
+    }
+
+    fn of(&self, what: &'static str, done: u64, all: u64) {
+        if self.0.message() != what {
+            let template = "{msg} {wide_bar} {human_pos} of {human_len}, {per_sec}, {eta} left";
+            if let Ok(style) = ProgressStyle::with_template(template) {
+                self.0.set_style(style);
+            }
+            self.0.reset();
+            self.0.set_message(what);
+            self.0.set_length(all);
+        }
+        self.0.set_position(done);
     }
 }
 
@@ -101,10 +182,21 @@ fn as_text(report: &Report) -> String {
             stream.from_offset.to_string(),
             stream.next_offset.to_string(),
             stream.batches.to_string(),
+            table::or_dash(stream.topic_from),
         ]
     });
     out.push('\n');
-    out.push_str(&table::columns(&["STREAM", ">FROM", ">VERIFIED UP TO", ">BATCHES"], streams));
+    let headings = ["STREAM", ">FROM", ">VERIFIED UP TO", ">BATCHES", ">TOPIC READ FROM"];
+    out.push_str(&table::columns(&headings, streams));
+    for stream in &report.streams {
+        if let Some(why) = &stream.topic_not_read {
+            let (topic, why) = (table::visible(&stream.topic), table::visible(why));
+            let _ = writeln!(out, "{topic}/{} was not read again: {why}", stream.partition);
+        }
+    }
+    if let Some(against) = &report.against {
+        push_against(&mut out, against);
+    }
     for gap in &report.gaps {
         let (topic, last) = (table::visible(&gap.topic), gap.next_offset - 1);
         // Writing to a string does not fail.
@@ -119,6 +211,21 @@ fn as_text(report: &Report) -> String {
     }
     push_summary(&mut out, report);
     out
+}
+
+fn push_against(out: &mut String, against: &Against) {
+    let _ = writeln!(out, "\nCheckpoint of {}:", table::visible(&against.taken_at));
+    for proved in &against.streams {
+        let what = match (&proved.not_read, proved.read_from) {
+            (Some(why), _) => format!("not read again: {}", table::visible(why)),
+            (None, from) => format!("read again from offset {} to {}", table::or_dash(from), proved.next_offset),
+        };
+        let _ = writeln!(out, "  {}/{} {what}", table::visible(&proved.topic), proved.partition);
+    }
+    out.push_str(match against.books_compared {
+        true => "  the ledger stands exactly there: its books were compared too\n",
+        false => "  the ledger stands elsewhere by now: its books were not compared\n",
+    });
 }
 
 fn push_findings(out: &mut String, checked: &Checked) {
@@ -159,6 +266,9 @@ fn places(finding: &Finding) -> Vec<(&'static str, String)> {
 
 fn push_summary(out: &mut String, report: &Report) {
     let totals = &report.totals;
+    if let Some(since) = report.since {
+        let _ = writeln!(out, "\nOnly what came after the verification of {since}.");
+    }
     let verdict = match report.findings {
         0 => "all is right".to_owned(),
         count => format!("{} found", HumanCount(count)),

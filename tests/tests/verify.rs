@@ -8,8 +8,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use postonce_consumer::database::Database as Schema;
 use postonce_consumer::verify::report::Report;
-use postonce_consumer::verify::{Progress, verify};
-use postonce_schema::{POSITIONS_TOML, Rules};
+use postonce_consumer::verify::{Progress, Request, verify};
+use postonce_schema::{Decoder, Kinds, POSITIONS_TOML, Rules};
 use postonce_tests::{
     Db, Flow, Kafka, Ledger, Message, PostonceProcess, Transaction, Trial, kafka, payment, payments, postgres,
     start_postgres, trials, unique, wait_until,
@@ -80,7 +80,9 @@ fn verified(url: &str) -> Result<Report> {
     let database = Schema::new(url, "postonce")?;
     Builder::new_current_thread().enable_all().build()?.block_on(async {
         let mut connection = database.connect().await?;
-        Ok(verify(&mut connection, &database, &rules(), &|_: Progress| {}).await?)
+        let decoder = Decoder { rules: rules(), kinds: Kinds::All, max_ahead: Duration::MAX };
+        let request = Request { decoder: &decoder, since_last: false, deep: None, against: None };
+        Ok(verify(&mut connection, &database, &request, &|_: Progress| {}).await?)
     })
 }
 

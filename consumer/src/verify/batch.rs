@@ -213,6 +213,10 @@ fn seen(stream: i64, event: &Event, ledger: &mut Ledger<'_>) {
     let conflict = event.outcome == b'C';
     let count = if conflict { &mut ledger.totals.conflicts } else { &mut ledger.totals.events };
     *count += 1;
+    if let Some(touched) = &mut ledger.resources.touched {
+        touched.insert(event.resource);
+        return;
+    }
     if event.outcome != b'S' {
         ledger.resources.wanted.seen(event.id, event.fingerprint);
     }

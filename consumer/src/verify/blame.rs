@@ -5,11 +5,10 @@ use super::VerifyError;
 use super::copy::copy_out;
 use super::report::{Check, Finding, Findings, LISTED};
 use super::resources::{Resource, Resources, in_buckets};
-use super::snapshot::{Cut, Stream};
+use super::snapshot::Stream;
 use super::sums::{BUCKETS, Sums};
-use super::tables::{Read, Scan, Table, posting};
-use crate::read::snapshot;
-use postonce_schema::{AccountId, EventId, ResourceId, Rules};
+use super::suspects::{STRANGE_STATE, Suspects};
+use postonce_schema::Rules;
 use sqlx::postgres::PgConnection;
 use std::collections::{BTreeMap, HashMap};
 use uuid::Uuid;
@@ -18,20 +17,6 @@ use uuid::Uuid;
 const MOST_BUCKETS: usize = 16;
 /// Buckets read at a time where any may hold the resource.
 const STRIDE: usize = 256;
-/// So many of a resource's events are named.
-const MOST_EVENTS: usize = 5;
-
-/// A resource of a wrong bucket, with both of its sides.
-#[derive(Default)]
-struct Suspect {
-    name: Option<String>,
-    revision: i64,
-    changes: i64,
-    conflicts: i64,
-    /// What it holds by its facts, and what its postings have moved, for each account.
-    accounts: BTreeMap<AccountId, (i128, i128)>,
-    events: Vec<(i64, i64, EventId)>,
-}
 
 /// Names the resources behind the sums that differ.
 pub async fn resources(
@@ -42,8 +27,13 @@ pub async fn resources(
     findings: &mut Findings,
 ) -> Result<(), VerifyError> {
     let buckets: Vec<usize> = sums.wrong_buckets().map(|(bucket, _)| bucket).collect();
-    for suspects in [look_into(connection, rules, &buckets).await?] {
-        judge(suspects, findings);
+    if !buckets.is_empty() {
+        let mut suspects = Suspects::default();
+        for bucket in buckets.iter().take(MOST_BUCKETS) {
+            suspects.read(connection, rules, &in_buckets("resource_id", &(*bucket..bucket + 1))).await?;
+        }
+        suspects.read_postings(connection).await?;
+        suspects.judge(findings);
     }
     if buckets.len() > MOST_BUCKETS {
         let what = format!(
@@ -58,103 +48,6 @@ pub async fn resources(
     Ok(())
 }
 
-async fn look_into(
-    connection: &mut PgConnection,
-    rules: &Rules,
-    buckets: &[usize],
-) -> Result<HashMap<ResourceId, Suspect>, VerifyError> {
-    let mut suspects: HashMap<ResourceId, Suspect> = HashMap::new();
-    if buckets.is_empty() {
-        return Ok(suspects);
-    }
-    let mut places: HashMap<(i64, i64), ResourceId> = HashMap::new();
-    for bucket in buckets.iter().take(MOST_BUCKETS) {
-        let condition = in_buckets("resource_id", &(*bucket..bucket + 1));
-        let mut snapshot = snapshot(connection).await?;
-        let cut = Cut::read(&mut snapshot).await?;
-        let select = format!("{} WHERE {condition}", Resource::COLUMNS);
-        copy_out(&mut snapshot, &select, |mut row| {
-            let resource = Resource::read(&mut row)?;
-            let suspect = suspects.entry(resource.id).or_default();
-            (suspect.name, suspect.revision) = (Some(resource.name()), resource.revision);
-            // A state that cannot be read has its own finding.
-            for posting in resource.state(rules).map(|state| state.position).unwrap_or_default() {
-                suspect.accounts.entry(posting.debit.id).or_default().0 += i128::from(posting.amount);
-                suspect.accounts.entry(posting.credit.id).or_default().0 -= i128::from(posting.amount);
-            }
-            Ok::<(), VerifyError>(())
-        })
-        .await?;
-        for table in [Table::Events, Table::Conflicts] {
-            copy_out(&mut snapshot, &format!("{} WHERE {condition}", table.select()), |mut row| {
-                let Read::Event(stream, event) = table.read(&mut row)? else { return Ok(()) };
-                let suspect = suspects.entry(event.resource).or_default();
-                if cut.covers(stream, event.offset) {
-                    places.insert((stream, event.offset), event.resource);
-                    suspect.changes += i64::from(matches!(event.outcome, b'P' | b'N'));
-                    suspect.conflicts += i64::from(event.outcome == b'C');
-                    suspect.events.push((stream, event.offset, event.id));
-                }
-                Ok::<(), VerifyError>(())
-            })
-            .await?;
-        }
-        snapshot.commit().await?;
-    }
-    let mut scan = Scan::whole(connection, Table::Postings).await?;
-    while let Some(select) = scan.next_select() {
-        copy_out(connection, &select, |mut row| {
-            let (stream, posting) = posting(&mut row)?;
-            let resource = places.get(&(stream, posting.offset)).and_then(|id| suspects.get_mut(id));
-            if let Some(suspect) = resource {
-                let amount = i128::from(posting.amount);
-                let debit = &mut suspect.accounts.entry(posting.debit).or_default().1;
-                *debit = debit.wrapping_add(amount);
-                let credit = &mut suspect.accounts.entry(posting.credit).or_default().1;
-                *credit = credit.wrapping_sub(amount);
-            }
-            Ok::<(), VerifyError>(())
-        })
-        .await?;
-    }
-    Ok(suspects)
-}
-
-fn judge(suspects: HashMap<ResourceId, Suspect>, findings: &mut Findings) {
-    let mut suspects: Vec<(ResourceId, Suspect)> = suspects.into_iter().collect();
-    suspects.sort_unstable_by_key(|(id, _)| *id);
-    for (id, suspect) in suspects {
-        let named = |what: String| {
-            let mut finding = Finding::new(what).resource(id);
-            finding.resource.clone_from(&suspect.name);
-            if let Some((stream, offset, event)) = suspect.events.last() {
-                finding = finding.at(*stream, *offset).event(*event);
-            }
-            finding
-        };
-        for (account, (held, posted)) in suspect.accounts.iter().filter(|(_, (held, posted))| held != posted) {
-            let what = format!("the resource holds by its facts what its postings have not moved{}", of(&suspect));
-            findings.add(Check::Positions, named(what).account(*account).instead(held, posted));
-        }
-        if suspect.name.is_none() && !suspect.events.is_empty() {
-            findings.add(Check::Resources, named("the resource's row is gone; it has events".to_owned()));
-        } else if !(0..=suspect.conflicts).contains(&(suspect.revision - suspect.changes)) {
-            let what = "the resource's revision is not the number of its changes".to_owned();
-            findings.add(Check::Resources, named(what).instead(suspect.changes, suspect.revision));
-        }
-    }
-}
-
-/// The resource's events, for a person to look at.
-fn of(suspect: &Suspect) -> String {
-    let mut text = String::new();
-    for (stream, offset, event) in suspect.events.iter().rev().take(MOST_EVENTS) {
-        let separator = if text.is_empty() { "; its events: " } else { ", " };
-        text.push_str(&format!("{separator}{event} at offset {offset} of stream {stream}"));
-    }
-    text
-}
-
 /// Resources whose state was wanted and never seen among the events.
 async fn states_without_event(
     connection: &mut PgConnection,
@@ -163,8 +56,7 @@ async fn states_without_event(
     findings: &mut Findings,
 ) -> Result<(), VerifyError> {
     let mut named = 0;
-    let what = "the resource is in a state that none of its events has brought with this content: its row was \
-                edited, or that of the event";
+    let what = STRANGE_STATE;
     for first in (0..BUCKETS).step_by(STRIDE) {
         let select = format!("{} WHERE {}", Resource::COLUMNS, in_buckets("resource_id", &(first..first + STRIDE)));
         copy_out(connection, &select, |mut row| {

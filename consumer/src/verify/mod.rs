@@ -7,35 +7,50 @@
 //! history     up to those offsets, each table once, page by page:
 //!             batches, and the rows that each wrote, hashed again   history, batch, tables
 //! compare     balances = postings = positions, for each account     compare
-//! blame       only where they differ: which resource, event, offset blame
+//! blame       only where they differ: which resource, event, offset blame, suspects
+//! topic       with --deep: every message against the tables         deep, partition
+//! checkpoint  with --against: the topic against what was signed     against
 //! record      how far all of it was right                           record
 //! ```
+//!
+//! `since` goes on from the last run without findings instead of from the beginning.
 //!
 //! It is exact although nothing stands still, because a row is never changed once its
 //! offset is passed: a posting counts for the balances if its offset lies before the
 //! snapshot's, and for the positions if it lies before that of its own resource's chunk.
 
+mod against;
 mod batch;
 mod blame;
 mod compare;
 mod copy;
+mod deep;
 mod history;
+mod partition;
 mod record;
 pub mod report;
 mod resources;
+mod since;
 mod snapshot;
 mod sums;
+mod suspects;
 mod tables;
 
+use crate::checkpoint::Checkpoint;
+use crate::config::Kafka;
 use crate::database::Database;
+use crate::digest::DigestError;
 use crate::error::DatabaseError;
 use crate::read::When;
 use crate::registry::{self, RulesRefused};
+use crate::reread::RereadError;
 use batch::Ledger;
 use history::Histories;
-use postonce_schema::{Rules, Timestamp};
-use report::{Findings, Report, Totals, VerifiedStream};
-use snapshot::Books;
+use postonce_schema::Decoder;
+use report::{Findings, Gap, Report, Totals, VerifiedStream};
+use resources::Resources;
+use since::Last;
+use snapshot::{Books, Stream};
 use sqlx::postgres::PgConnection;
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -52,14 +67,36 @@ pub enum VerifyError {
     Copy(#[from] copy::Unreadable),
     #[error(transparent)]
     Rules(#[from] RulesRefused),
+    #[error(transparent)]
+    Topic(#[from] RereadError),
+    #[error(transparent)]
+    Digest(#[from] DigestError),
     #[error("table {0} was written anew during the run (VACUUM FULL, CLUSTER); verify again")]
     Rewritten(&'static str),
+    #[error(
+        "there is no verification without findings to go on from; run `postonce verify` without --since-last first, as \
+         a role that may write `verifications`, such as postonce_operator"
+    )]
+    NoFormerRun,
 }
 
 impl From<sqlx::Error> for VerifyError {
     fn from(error: sqlx::Error) -> Self {
         Self::Database(error.into())
     }
+}
+
+/// What is to be verified.
+pub struct Request<'r> {
+    /// The rules. With `deep`, allow every kind and every clock: what a consumer has
+    /// accepted is no question any more.
+    pub decoder: &'r Decoder,
+    /// On from the last run without findings.
+    pub since_last: bool,
+    /// Against the topic too.
+    pub deep: Option<&'r Kafka>,
+    /// Against a checkpoint too.
+    pub against: Option<(&'r Checkpoint, &'r Kafka)>,
 }
 
 /// How far a run is.
@@ -69,60 +106,162 @@ pub enum Progress {
     Resources(u64),
     /// Offsets done, of so many.
     Offsets(u64, u64),
+    /// Offsets read again from the topic, of so many.
+    Topic(u64, u64),
 }
 
-/// Verifies all of the ledger.
+/// A run on its way: what it adds up and what it finds.
+struct Run<'r> {
+    connection: &'r mut PgConnection,
+    request: &'r Request<'r>,
+    progress: &'r dyn Fn(Progress),
+    sums: Sums,
+    findings: Findings,
+    totals: Totals,
+}
+
+/// Verifies the ledger.
 pub async fn verify(
     connection: &mut PgConnection,
     database: &Database,
-    rules: &Rules,
+    request: &Request<'_>,
     progress: &dyn Fn(Progress),
 ) -> Result<Report, VerifyError> {
-    let (began, started_at) = (Instant::now(), now(connection).await?);
+    let began = Instant::now();
     database.check_migrated(connection).await?;
-    registry::check(connection, rules).await?;
-    let (mut sums, mut findings, mut totals) = (Sums::default(), Findings::default(), Totals::default());
+    registry::check(connection, &request.decoder.rules).await?;
+    let started_at = now(connection).await?;
+    let (sums, findings, totals) = (Sums::default(), Findings::default(), Totals::default());
+    let mut run = Run { connection, request, progress, sums, findings, totals };
 
-    let of_resources = |count| progress(Progress::Resources(count));
-    let mut resources = resources::read(connection, rules, &mut sums, &mut findings, &of_resources).await?;
-    let books = snapshot::books(connection, &mut sums, &mut findings).await?;
-
-    let ledger = Ledger { sums: &mut sums, resources: &mut resources, findings: &mut findings, totals: &mut totals };
-    let since = BTreeMap::new();
-    let mut histories = Histories::new(ledger, &books.streams, &since);
-    let all: u64 = books.streams.values().map(|stream| stream.next_offset.abs_diff(stream.first_offset)).sum();
-    let mut scans = scans(connection).await?;
-    histories.read(connection, &mut scans, &|done| progress(Progress::Offsets(done, all))).await?;
-    for scan in scans {
-        scan.finish(connection).await?;
+    let last = if request.since_last { Some(since::last(run.connection, &mut run.sums).await?) } else { None };
+    let mut resources = run.resources().await?;
+    let books = snapshot::books(run.connection, &mut run.sums, &mut run.findings).await?;
+    let (mut gaps, mut streams) = (Vec::new(), verified(&books.streams, last.as_ref()));
+    if run.goes_on(last.as_ref(), &books.streams).await? {
+        gaps = run.tables(last.as_ref(), &books, &mut resources).await?;
+        run.topic(last.as_ref(), &books.streams, &mut streams).await?;
     }
-    let (gaps, rejected) = (std::mem::take(&mut histories.gaps), histories.rejected);
+    let against = run.checkpoint(&books.streams).await?;
+    blame::name(run.connection, &books.streams, &mut run.findings).await?;
 
-    compare::accounts(&sums, &mut findings);
-    compare::quarantine(rejected, books.quarantined, &mut findings);
-    compare::contested(&resources, &mut findings);
-    blame::resources(connection, rules, &sums, &resources, &mut findings).await?;
-    blame::name(connection, &books.streams, &mut findings).await?;
-
-    totals.resources = resources.count;
-    totals.accounts = u64::try_from(sums.accounts().count()).unwrap_or(u64::MAX);
+    run.totals.accounts = u64::try_from(run.sums.accounts().count()).unwrap_or(u64::MAX);
     let seconds = began.elapsed().as_secs_f64();
     let mut report = Report {
-        not_recorded: None,
         verification_id: Uuid::from_u128(rand::random()),
-        started_at: When(started_at),
-        deep: false,
-        since: None,
-        findings: findings.count(),
-        checks: findings.into_checks(),
+        not_recorded: None,
+        started_at,
+        deep: request.deep.is_some(),
+        since: last.map(|last| last.started_at),
+        findings: run.findings.count(),
+        checks: run.findings.into_checks(),
         gaps,
-        streams: verified(&books),
-        totals,
+        streams,
+        against,
+        totals: run.totals,
         seconds,
-        rows_per_second: rate(&totals, seconds),
+        rows_per_second: rate(&run.totals, seconds),
     };
-    report.not_recorded = record::record(connection, &report, &sums).await?;
+    report.not_recorded = record::record(run.connection, &report, (&run.sums, books.quarantined)).await?;
     Ok(report)
+}
+
+impl Run<'_> {
+    /// What all resources hold. Where only new events are looked at, their resources are
+    /// judged at the end, one by one.
+    async fn resources(&mut self) -> Result<Resources, VerifyError> {
+        if self.request.since_last {
+            return Ok(Resources::one_by_one());
+        }
+        let progress = |count| (self.progress)(Progress::Resources(count));
+        let rules = &self.request.decoder.rules;
+        resources::read(self.connection, rules, &mut self.sums, &mut self.findings, &progress).await
+    }
+
+    /// Whether there is something to go on from: what the last run saw is still there.
+    async fn goes_on(&mut self, last: Option<&Last>, streams: &BTreeMap<i64, Stream>) -> Result<bool, VerifyError> {
+        if let Some(last) = last {
+            since::still_there(self.connection, last, streams, &mut self.findings).await?;
+        }
+        Ok(self.findings.of(report::Check::Since) == 0)
+    }
+
+    /// The tables against each other.
+    async fn tables(
+        &mut self,
+        last: Option<&Last>,
+        books: &Books,
+        resources: &mut Resources,
+    ) -> Result<Vec<Gap>, VerifyError> {
+        let rules = &self.request.decoder.rules;
+        let (gaps, rejected) = self.history(last, &books.streams, resources).await?;
+        let before = last.map_or(0, |last| last.quarantined);
+        compare::accounts(&self.sums, &mut self.findings);
+        compare::quarantine(rejected, books.quarantined.saturating_sub(before), &mut self.findings);
+        match &resources.touched {
+            Some(touched) => {
+                since::touched(self.connection, rules, touched, &mut self.findings).await?;
+                self.totals.resources = u64::try_from(touched.len()).unwrap_or(u64::MAX);
+            }
+            None => {
+                compare::contested(resources, &mut self.findings);
+                blame::resources(self.connection, rules, &self.sums, resources, &mut self.findings).await?;
+                self.totals.resources = resources.count;
+            }
+        }
+        Ok(gaps)
+    }
+
+    /// Every batch with its rows: the accepted gaps, and how many messages were refused.
+    async fn history(
+        &mut self,
+        last: Option<&Last>,
+        streams: &BTreeMap<i64, Stream>,
+        resources: &mut Resources,
+    ) -> Result<(Vec<Gap>, u64), VerifyError> {
+        let from_beginning = BTreeMap::new();
+        let since = last.map_or(&from_beginning, |last| &last.heads);
+        let from = |stream: &Stream| since.get(&stream.stream).map_or(stream.first_offset, |head| head.next_offset);
+        let all: u64 = streams.values().map(|stream| stream.next_offset.abs_diff(from(stream))).sum();
+        let mut scans = match last {
+            Some(last) => since::scans(last, streams),
+            None => scans(self.connection).await?,
+        };
+        let ledger = Ledger { sums: &mut self.sums, resources, findings: &mut self.findings, totals: &mut self.totals };
+        let mut histories = Histories::new(ledger, streams, since);
+        let progress = |done| (self.progress)(Progress::Offsets(done, all));
+        histories.read(self.connection, &mut scans, &progress).await?;
+        let found = (std::mem::take(&mut histories.gaps), histories.rejected);
+        for scan in scans {
+            scan.finish(self.connection).await?;
+        }
+        Ok(found)
+    }
+
+    /// The topic against the tables.
+    async fn topic(
+        &mut self,
+        last: Option<&Last>,
+        streams: &BTreeMap<i64, Stream>,
+        verified: &mut [VerifiedStream],
+    ) -> Result<(), VerifyError> {
+        let Some(kafka) = self.request.deep else { return Ok(()) };
+        let from_beginning = BTreeMap::new();
+        let streams = (streams, last.map_or(&from_beginning, |last| &last.heads));
+        let progress = |done, all| (self.progress)(Progress::Topic(done, all));
+        let topic = (kafka, self.request.decoder);
+        self.totals.messages =
+            deep::read(self.connection, topic, streams, verified, &mut self.findings, &progress).await?;
+        Ok(())
+    }
+
+    /// The topic against what was signed off.
+    async fn checkpoint(&mut self, streams: &BTreeMap<i64, Stream>) -> Result<Option<against::Against>, VerifyError> {
+        let Some(against) = self.request.against else { return Ok(None) };
+        let progress = |done, all| (self.progress)(Progress::Topic(done, all));
+        let rules = &self.request.decoder.rules;
+        Ok(Some(against::check(self.connection, against, rules, streams, &mut self.findings, &progress).await?))
+    }
 }
 
 async fn scans(connection: &mut PgConnection) -> Result<[Scan; 3], VerifyError> {
@@ -134,15 +273,17 @@ async fn scans(connection: &mut PgConnection) -> Result<[Scan; 3], VerifyError> 
     ])
 }
 
-fn verified(books: &Books) -> Vec<VerifiedStream> {
-    let stream = |stream: &snapshot::Stream| VerifiedStream {
+fn verified(streams: &BTreeMap<i64, Stream>, last: Option<&Last>) -> Vec<VerifiedStream> {
+    let verified = |stream: &Stream| VerifiedStream {
         stream: stream.stream,
         topic: stream.topic.clone(),
         partition: stream.partition,
         cluster_id: stream.cluster_id.clone(),
         topic_id: stream.topic_id.clone(),
         replay: stream.replay,
-        from_offset: stream.first_offset,
+        from_offset: last
+            .and_then(|last| last.heads.get(&stream.stream))
+            .map_or(stream.first_offset, |head| head.next_offset),
         next_offset: stream.next_offset,
         batches: stream.batch_seq,
         message_chain: stream.message_chain,
@@ -150,9 +291,9 @@ fn verified(books: &Books) -> Vec<VerifiedStream> {
         topic_from: None,
         topic_not_read: None,
     };
-    let mut streams: Vec<VerifiedStream> = books.streams.values().map(stream).collect();
-    streams.sort_by(|a, b| (&a.topic, &a.topic_id, a.partition).cmp(&(&b.topic, &b.topic_id, b.partition)));
-    streams
+    let mut all: Vec<VerifiedStream> = streams.values().map(verified).collect();
+    all.sort_by(|a, b| (&a.topic, &a.topic_id, a.partition).cmp(&(&b.topic, &b.topic_id, b.partition)));
+    all
 }
 
 fn rate(totals: &Totals, seconds: f64) -> f64 {
@@ -164,9 +305,7 @@ fn rate(totals: &Totals, seconds: f64) -> f64 {
 }
 
 /// By the database's clock.
-async fn now(connection: &mut PgConnection) -> Result<Timestamp, VerifyError> {
-    let When(now) = sqlx::query_scalar("SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint")
-        .fetch_one(connection)
-        .await?;
-    Ok(now)
+async fn now(connection: &mut PgConnection) -> Result<When, VerifyError> {
+    let now = sqlx::query_scalar("SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint");
+    Ok(now.fetch_one(connection).await?)
 }

@@ -12,9 +12,9 @@ use uuid::Uuid;
 pub async fn record(
     connection: &mut PgConnection,
     report: &Report,
-    sums: &Sums,
+    (sums, quarantined): (&Sums, i128),
 ) -> Result<Option<String>, VerifyError> {
-    let Err(error) = write(connection, report, sums).await else { return Ok(None) };
+    let Err(error) = write(connection, report, (sums, quarantined)).await else { return Ok(None) };
     match error.as_database_error() {
         // insufficient_privilege, read_only_sql_transaction: an auditor's role, a standby.
         Some(refused) if matches!(refused.code().as_deref(), Some("42501" | "25006")) => {
@@ -24,18 +24,27 @@ pub async fn record(
     }
 }
 
-async fn write(connection: &mut PgConnection, report: &Report, sums: &Sums) -> Result<(), sqlx::Error> {
+async fn write(
+    connection: &mut PgConnection,
+    report: &Report,
+    (sums, quarantined): (&Sums, i128),
+) -> Result<(), sqlx::Error> {
     let id = report.verification_id;
     let mut transaction = connection.begin().await?;
+    // Two runs that end together would both put their balances in the place of the last.
+    sqlx::query("SELECT pg_advisory_xact_lock(hashtextextended('postonce verify ' || current_schema(), 0))")
+        .execute(&mut *transaction)
+        .await?;
     sqlx::query(
-        "INSERT INTO verifications (verification_id, started_at, deep, since_last, findings)
-         VALUES ($1, $2::text::timestamptz, $3, $4, $5)",
+        "INSERT INTO verifications (verification_id, started_at, deep, since_last, findings, quarantined)
+         VALUES ($1, $2::text::timestamptz, $3, $4, $5, $6::text::numeric)",
     )
     .bind(id)
     .bind(report.started_at.to_string())
     .bind(report.deep)
     .bind(report.since.is_some())
     .bind(i64::try_from(report.findings).unwrap_or(i64::MAX))
+    .bind(quarantined.to_string())
     .execute(&mut *transaction)
     .await?;
     let streams = &report.streams;

@@ -1,6 +1,7 @@
 //! What a verification says: each check, how much it compared, and what it found by
 //! account, resource, event and offset.
 
+pub use super::against::{Against, Proved};
 use crate::chain::Hash;
 use crate::read::When;
 use postonce_schema::{AccountId, EventId, ResourceId};
@@ -136,6 +137,9 @@ pub struct Report {
     pub checks: Vec<Checked>,
     pub gaps: Vec<Gap>,
     pub streams: Vec<VerifiedStream>,
+    /// With --against.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub against: Option<Against>,
     pub totals: Totals,
     pub seconds: f64,
     /// Rows and messages.

@@ -149,10 +149,17 @@ pub struct Resources {
     cuts: Vec<Cut>,
     pub wanted: Wanted,
     pub contested: HashMap<ResourceId, Contested>,
+    /// Those that have had an event, where only these are judged: not here, but one by one.
+    pub touched: Option<HashSet<ResourceId>>,
     pub count: u64,
 }
 
 impl Resources {
+    /// None is read before the history: those that it names are judged after it.
+    pub fn one_by_one() -> Self {
+        Self { touched: Some(HashSet::new()), ..Self::default() }
+    }
+
     /// Whether the resource was read after this offset was written.
     pub fn saw(&self, resource: ResourceId, stream: i64, offset: i64) -> bool {
         let chunk = bucket(resource) * self.cuts.len() / BUCKETS;
@@ -188,6 +195,7 @@ pub async fn read(
     }
     findings.compared(Check::Resources, all.count);
     findings.compared(Check::Events, all.count);
+    findings.compared(Check::Positions, all.count);
     Ok(all)
 }
 

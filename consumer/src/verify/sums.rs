@@ -39,6 +39,8 @@ pub struct Account {
     pub asset: Option<usize>,
     /// debits and credits of `balances`.
     pub balance: Option<(i128, i128)>,
+    /// The same when this run's postings began: nothing, unless it goes on from another.
+    pub before: (i128, i128),
     pub sums: AccountSums,
 }
 
