@@ -182,22 +182,24 @@ fn text(path: &Path) -> Result<&str> {
 /// The program that judges a format, and what it takes the balances of a file to be.
 struct Judge {
     format: &'static str,
-    program: &'static str,
+    programs: &'static [&'static str],
     balances: fn(&Exported, &BTreeSet<String>) -> Result<Balances>,
 }
 
-const HLEDGER: Judge = Judge { format: "hledger", program: "hledger", balances: hledger };
-const LEDGER: Judge = Judge { format: "ledger", program: "ledger", balances: ledger_cli };
-const BEANCOUNT: Judge = Judge { format: "beancount", program: "bean-check", balances: beancount };
+const HLEDGER: Judge = Judge { format: "hledger", programs: &["hledger"], balances: hledger };
+const LEDGER: Judge = Judge { format: "ledger", programs: &["ledger"], balances: ledger_cli };
+const BEANCOUNT: Judge = Judge { format: "beancount", programs: &["bean-check", "bean-query"], balances: beancount };
 
 impl Judge {
     /// `./setup.sh test` installs them where the package manager has them.
     fn is_here(&self) -> bool {
-        let here = Command::new(self.program).arg("--version").output().is_ok_and(|output| output.status.success());
-        if !here {
-            eprintln!("skipped: {} is not installed, {} is not tested", self.program, self.format);
+        let missing = self.programs.iter().find(|program| {
+            !Command::new(program).arg("--version").output().is_ok_and(|output| output.status.success())
+        });
+        if let Some(program) = missing {
+            eprintln!("skipped: {program} is not installed, --format {} is not judged", self.format);
         }
-        here
+        missing.is_none()
     }
 
     fn judge(&self, ledger: &Ledger, args: &[&str]) -> Result<Balances> {
