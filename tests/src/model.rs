@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use anyhow::{Context, Result, bail};
 use jiff::Timestamp;
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
@@ -71,16 +72,25 @@ pub struct Final {
     pub position: Balances,
 }
 
-struct Event {
-    kind: &'static Kind,
-    state: &'static State,
-    place: usize,
-    version: i32,
-    resource: String,
-    updated_at: Timestamp,
-    facts: Map<String, Value>,
-    fingerprint: String,
-    id: String,
+pub(crate) struct Event {
+    pub kind: &'static Kind,
+    pub state: &'static State,
+    pub place: usize,
+    pub version: i32,
+    pub resource: String,
+    pub updated_at: Timestamp,
+    pub facts: Map<String, Value>,
+    /// In hex, like the id.
+    pub fingerprint: String,
+    pub id: String,
+}
+
+/// One line of a position: money from `credit` to `debit`.
+pub(crate) struct Line {
+    pub debit: String,
+    pub credit: String,
+    pub amount: i128,
+    pub asset: String,
 }
 
 /// The books after these events, in whatever order and however often they came.
@@ -88,7 +98,7 @@ pub fn books<'e>(rules: &'static [Version], events: impl IntoIterator<Item = &'e
     let mut books = Books::default();
     let mut all: BTreeMap<Resource, Vec<Event>> = BTreeMap::new();
     for text in events {
-        let event = read(rules, text);
+        let event = read(rules, text).unwrap();
         books.known.insert((event.id.clone(), event.fingerprint.clone()));
         all.entry((event.kind.name.to_owned(), event.resource.clone())).or_default().push(event);
     }
@@ -102,7 +112,7 @@ pub fn books<'e>(rules: &'static [Version], events: impl IntoIterator<Item = &'e
             ))
         });
         let greatest = events.pop().unwrap();
-        let position = position(&greatest);
+        let position = position(&greatest).unwrap();
         for (account, amount) in &position {
             *books.balances.entry(account.clone()).or_default() += amount;
         }
@@ -125,21 +135,22 @@ pub fn version_at(rules: &'static [Version], time: Timestamp) -> &'static Versio
     rules.iter().rev().find(|version| from(version) <= time).unwrap()
 }
 
-fn read(rules: &'static [Version], text: &str) -> Event {
-    let json: Value = serde_json::from_str(text).unwrap();
-    let type_ = json["type"].as_str().unwrap();
-    let resource = json["resource"].as_str().unwrap().to_owned();
-    let nanoseconds: Timestamp = json["updatedAt"].as_str().unwrap().parse().unwrap();
-    let updated_at = Timestamp::from_microsecond(nanoseconds.as_microsecond()).unwrap();
+/// An error is what this reader does not understand.
+pub(crate) fn read(rules: &'static [Version], text: &str) -> Result<Event> {
+    let json: Value = serde_json::from_str(text)?;
+    let type_ = text_of(&json["type"])?;
+    let resource = text_of(&json["resource"])?.to_owned();
+    let nanoseconds: Timestamp = text_of(&json["updatedAt"])?.parse()?;
+    let updated_at = Timestamp::from_microsecond(nanoseconds.as_microsecond())?;
     let version = version_at(rules, updated_at);
-    let (kind, state) = type_.split_once('.').unwrap();
-    let kind = version.kinds.iter().find(|known| known.name == kind).unwrap();
-    let place = kind.states.iter().position(|known| known.name == state).unwrap();
-    let facts = facts(kind, &json["data"]);
+    let (kind, state) = type_.split_once('.').context("a type without a dot")?;
+    let kind = version.kinds.iter().find(|known| known.name == kind).context("an unknown kind")?;
+    let place = kind.states.iter().position(|known| known.name == state).context("an unknown state")?;
+    let facts = facts(kind, &json["data"])?;
     let head = format!("{type_}\n{resource}\n{updated_at:.6}");
-    Event {
+    Ok(Event {
         id: hex(&Sha256::digest(format!("postonce:v1\n{head}"))),
-        fingerprint: hex(&Sha256::digest(preimage(kind, &head, &facts))[..16]),
+        fingerprint: hex(&Sha256::digest(preimage(kind, &head, &facts)?)[..16]),
         kind,
         state: &kind.states[place],
         place,
@@ -147,17 +158,17 @@ fn read(rules: &'static [Version], text: &str) -> Event {
         resource,
         updated_at,
         facts,
-    }
+    })
 }
 
 /// The fields that the rules name, a journal's lines each with a unit of its own.
-fn facts(kind: &Kind, data: &Value) -> Map<String, Value> {
+fn facts(kind: &Kind, data: &Value) -> Result<Map<String, Value>> {
     let mut facts = Map::new();
     for (field, is) in kind.fields {
         let Some(value) = data.get(field) else { continue };
         let mut value = value.clone();
         if *is == Is::Lines {
-            for line in value.as_array_mut().unwrap() {
+            for line in value.as_array_mut().context("lines that are no list")? {
                 if line.get("currency").is_none() && line.get("asset").is_none() {
                     line["currency"] = data["currency"].clone();
                 }
@@ -165,10 +176,10 @@ fn facts(kind: &Kind, data: &Value) -> Map<String, Value> {
         }
         facts.insert((*field).to_owned(), value);
     }
-    facts
+    Ok(facts)
 }
 
-fn preimage(kind: &Kind, head: &str, facts: &Map<String, Value>) -> String {
+fn preimage(kind: &Kind, head: &str, facts: &Map<String, Value>) -> Result<String> {
     let mut text = format!("postonce:fingerprint:v1\n{head}\n");
     for (field, _) in kind.fields {
         text += field;
@@ -179,47 +190,63 @@ fn preimage(kind: &Kind, head: &str, facts: &Map<String, Value>) -> String {
             Some(Value::Array(lines)) => {
                 text += &format!("={}", lines.len());
                 for line in lines {
-                    let [debit, credit, unit] = [text_of(&line["debit"]), text_of(&line["credit"]), unit_of(line)];
+                    let [debit, credit, unit] = [text_of(&line["debit"])?, text_of(&line["credit"])?, unit_of(line)?];
                     text += &format!("\n{debit} {credit} {} {unit}", line["amount"]);
                 }
             }
-            Some(other) => panic!("{field} is {other}"),
+            Some(other) => bail!("{field} is {other}"),
         }
         text += "\n";
     }
-    text
+    Ok(text)
 }
 
-fn position(event: &Event) -> Balances {
+fn position(event: &Event) -> Result<Balances> {
     let mut position = Balances::new();
-    let mut post = |debit: String, credit: String, amount: &Value, unit: &str| {
-        let amount = i128::from(amount.as_u64().unwrap());
-        *position.entry((debit, unit.to_owned())).or_default() += amount;
-        *position.entry((credit, unit.to_owned())).or_default() -= amount;
-    };
-    for [debit, credit, amount, unit] in event.state.position {
-        let unit = text_of(&event.facts[*unit]);
-        post(fill(debit, event), fill(credit, event), &event.facts[*amount], unit);
+    for Line { debit, credit, amount, asset } in lines(event)? {
+        *position.entry((debit, asset.clone())).or_default() += amount;
+        *position.entry((credit, asset)).or_default() -= amount;
+    }
+    position.retain(|_, amount| *amount != 0);
+    Ok(position)
+}
+
+/// What a resource holds in the state of this event.
+pub(crate) fn lines(event: &Event) -> Result<Vec<Line>> {
+    let fact = |name: &str| event.facts.get(name).with_context(|| format!("no {name}"));
+    let amount = |value: &Value| value.as_u64().map(i128::from).context("an amount that is no integer");
+    let mut lines = Vec::new();
+    for [debit, credit, field, unit] in event.state.position {
+        lines.push(Line {
+            debit: fill(debit, event)?,
+            credit: fill(credit, event)?,
+            amount: amount(fact(field)?)?,
+            asset: text_of(fact(unit)?)?.to_owned(),
+        });
     }
     // Only `journal.posted` carries its own lines into the books.
     if (event.kind.name, event.state.name) == ("journal", "posted") {
-        for line in event.facts["postings"].as_array().unwrap() {
-            let path = |side: &str| text_of(&line[side]).to_owned();
-            post(path("debit"), path("credit"), &line["amount"], unit_of(line));
+        for line in fact("postings")?.as_array().context("lines that are no list")? {
+            lines.push(Line {
+                debit: text_of(&line["debit"])?.to_owned(),
+                credit: text_of(&line["credit"])?.to_owned(),
+                amount: amount(&line["amount"])?,
+                asset: unit_of(line)?.to_owned(),
+            });
         }
     }
-    position.retain(|_, amount| *amount != 0);
-    position
+    Ok(lines)
 }
 
-fn fill(account: &str, event: &Event) -> String {
+fn fill(account: &str, event: &Event) -> Result<String> {
     let mut path = account.to_owned();
     for (field, is) in event.kind.fields {
-        if *is == Is::Account {
-            path = path.replace(&format!("{{{field}}}"), &encode(text_of(&event.facts[*field])));
+        let hole = format!("{{{field}}}");
+        if *is == Is::Account && path.contains(&hole) {
+            path = path.replace(&hole, &encode(text_of(&event.facts[*field])?));
         }
     }
-    path
+    Ok(path)
 }
 
 fn encode(text: &str) -> String {
@@ -227,12 +254,12 @@ fn encode(text: &str) -> String {
     text.bytes().map(|byte| if plain(&byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()
 }
 
-fn unit_of(line: &Value) -> &str {
+fn unit_of(line: &Value) -> Result<&str> {
     text_of(line.get("currency").unwrap_or(&line["asset"]))
 }
 
-fn text_of(value: &Value) -> &str {
-    value.as_str().unwrap()
+fn text_of(value: &Value) -> Result<&str> {
+    value.as_str().context("something else where a text belongs")
 }
 
 pub fn hex(bytes: &[u8]) -> String {
