@@ -9,11 +9,13 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use postonce::private_postgres::free_port;
 use postonce_producer::generate::{Generator, Workload};
+use postonce_schema::Kinds;
 use rdkafka::admin::{AdminClient, AdminOptions};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::{Offset, TopicPartitionList};
 use tokio::runtime::Builder;
 
+use crate::auditor::{Audited, Terms, audit};
 use crate::books::Ledger;
 use crate::database::Db;
 use crate::http::{get, metric};
@@ -217,16 +219,23 @@ impl Flow {
         waited.with_context(|| format!("it is at {at} of {least} offsets"))
     }
 
+    /// Each recorded outcome is right. Nobody may be writing.
+    pub fn audit(&self) -> Result<Audited> {
+        audit(&self.ledger, &[(&self.bootstrap, &self.topic)], &Terms::shipped(Kinds::AllButJournals)?)
+    }
+
     /// The ledger is right, follows from the topic, and holds the same books as a run
     /// that nobody disturbed. Nobody may be writing.
     pub fn check_against_undisturbed(&self) -> Result<()> {
         self.ledger.check()?;
         self.ledger.check_message_chain(&self.bootstrap, &self.topic)?;
+        self.audit()?;
         let quiet = Self::of(&self.bootstrap, self.topic.clone(), Ledger::fresh("undisturbed")?)?;
         let consumer = quiet.consume(&[])?;
         quiet.wait_done(Duration::from_secs(120))?;
         consumer.finish()?;
         quiet.ledger.check()?;
+        quiet.audit()?;
         let (expected, found) = (quiet.ledger.books()?, self.ledger.books()?);
         ensure!(found == expected, "undisturbed:\n{expected:#?}\ndisturbed:\n{found:#?}");
         Ok(())

@@ -27,6 +27,7 @@
     reason = "in a test a panic is the report of a failure"
 )]
 
+mod auditor;
 mod books;
 mod clock;
 mod compare;
@@ -48,6 +49,7 @@ pub mod scenario;
 mod trial;
 mod wait;
 
+pub use auditor::{Audited, Terms, audit};
 pub use books::{Books, Ledger};
 pub use clock::Clock;
 pub use database::Db;

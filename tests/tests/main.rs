@@ -8,6 +8,7 @@
     reason = "in a test a panic is the report of a failure"
 )]
 
+mod auditor;
 mod cases;
 mod envelopes;
 mod export;
@@ -60,6 +61,7 @@ fn main() {
         cases::tests(),
         export::tests(),
         faults_network::tests(),
+        auditor::tests(),
         envelopes::tests(),
         faults_clock::tests(),
         faults_disk::tests(),

@@ -1,0 +1,376 @@
+//! An independent auditor: for every offset of every stream it asks whether the recorded
+//! outcome is right, and why. It reads what the consumer has recorded and what stands in
+//! the topic, and works with a model of its own ([`crate::model`]), not with the product's
+//! code; only whether a message had to be refused, and under which code, it asks the
+//! parser, which has a suite of samples of its own.
+//!
+//! - Posted, Noted: not seen before, and greater than all that was accepted before for
+//!   its resource; its postings are position(new) − position(old).
+//! - Duplicate: a message of the same id and content was accepted before.
+//! - Superseded: not seen before, and a greater one was accepted before.
+//! - Conflict: the same id was accepted before with another content, not with this one.
+//! - Rejected: the parser refuses it, and it is in quarantine under that code.
+//! - A hole holds no message, and every message has an outcome.
+//!
+//! "Before" is the order of commit; `records.rs` says how it is known.
+
+mod history;
+mod records;
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use history::{Arrival, History};
+use jiff::Timestamp;
+use postonce_schema::{Decoder, Header, Kinds, POSITIONS_TOML, Rules};
+use rdkafka::config::ClientConfig;
+use rdkafka::consumer::{BaseConsumer, Consumer};
+use records::{Accepted, At, Mark, Records, Resource, Stream, Transaction, add};
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+use crate::books::Ledger;
+use crate::messages::{Message, read_all};
+use crate::model::{self, Event, SHIPPED, Version};
+
+const LIMIT: Duration = Duration::from_secs(20);
+/// What is told of a ledger that is wrong in many places.
+const TOLD: usize = 20;
+
+/// By which terms events were accepted.
+pub struct Terms {
+    pub rules: &'static [Version],
+    pub decoder: Decoder,
+}
+
+impl Terms {
+    /// The shipped rules, and these kinds.
+    pub fn shipped(kinds: Kinds) -> Result<Self> {
+        let rules = Rules::parse(POSITIONS_TOML).map_err(|error| anyhow::anyhow!("{}: {}", error.line, error.why))?;
+        let decoder = Decoder { rules, kinds, max_ahead: Duration::from_secs(24 * 3600) };
+        Ok(Self { rules: &[SHIPPED], decoder })
+    }
+}
+
+/// What the auditor has seen.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Audited {
+    /// Offsets with a message, each judged.
+    pub messages: u64,
+    /// Offsets whose message is gone from the topic: retention, or another topic. What
+    /// the ledger says of them is believed, and is part of the history.
+    pub gone: u64,
+}
+
+/// Audits a ledger against these topics, each with the broker that holds it. Nobody may be
+/// writing to it.
+pub fn audit(ledger: &Ledger, topics: &[(&str, &str)], terms: &Terms) -> Result<Audited> {
+    let records = Records::read(&ledger.db)?;
+    let topics = topics.iter().map(|(bootstrap, topic)| Topic::read(bootstrap, topic)).collect::<Result<Vec<_>>>()?;
+    let mut audit =
+        Audit { records, topics, terms, histories: HashMap::new(), wrong: Vec::new(), done: Audited::default() };
+    for transaction in std::mem::take(&mut audit.records.transactions) {
+        audit.transaction(&transaction);
+    }
+    audit.every_message_has_an_outcome();
+    audit.resources();
+    let Audit { wrong, done, .. } = audit;
+    let mut told = format!("the auditor objects in {} places:\n", wrong.len());
+    wrong.iter().take(TOLD).try_for_each(|line| writeln!(told, "{line}"))?;
+    ensure!(wrong.is_empty(), "{told}");
+    Ok(done)
+}
+
+/// What a topic holds now.
+struct Topic {
+    cluster: String,
+    name: String,
+    /// By partition: the start of the log, and the messages.
+    partitions: HashMap<i32, (i64, BTreeMap<i64, Message>)>,
+}
+
+struct Audit<'t> {
+    records: Records,
+    topics: Vec<Topic>,
+    terms: &'t Terms,
+    /// `None`: it was objected to, and what follows from it is not told again.
+    histories: HashMap<Resource, Option<History>>,
+    wrong: Vec<String>,
+    done: Audited,
+}
+
+/// What one transaction brought of each resource, stream by stream.
+type Brought = BTreeMap<Resource, BTreeMap<i64, VecDeque<Arrival>>>;
+
+impl Audit<'_> {
+    fn transaction(&mut self, transaction: &Transaction) {
+        let mut brought = Brought::new();
+        for batch in &transaction.batches {
+            for (offset, mark) in &batch.marks {
+                let at = (batch.stream, *offset);
+                if let Err(why) = self.mark(at, *mark, &mut brought) {
+                    self.object(at, &format!("{why:#} (batch {})", batch.seq));
+                }
+            }
+        }
+        for (resource, streams) in brought {
+            let Some(history) = self.histories.entry(resource.clone()).or_insert_with(|| Some(History::default()))
+            else {
+                continue;
+            };
+            if let Err((at, why)) = history.settle(streams) {
+                self.object(at, &format!("{} {}: {why}", resource.0, resource.1));
+                self.histories.insert(resource, None);
+            }
+        }
+    }
+
+    fn object(&mut self, (stream, offset): At, why: &str) {
+        let name = match self.records.streams.get(&stream) {
+            Some(Stream { topic, partition, .. }) => format!("{topic}/{partition}/{offset}"),
+            None => format!("stream {stream}, offset {offset}"),
+        };
+        self.wrong.push(format!("{name}: {why}"));
+    }
+
+    /// What is right or wrong of an offset by itself; an event goes to its resource.
+    fn mark(&mut self, at: At, mark: Mark, brought: &mut Brought) -> Result<()> {
+        let (stream, offset) = at;
+        let stream = self.records.streams.get(&stream).context("a batch of a stream that is not there")?;
+        let partition = self.topics.iter().find_map(|topic| topic.partition(stream));
+        let (start, messages) = partition.map_or((i64::MAX, None), |(start, messages)| (*start, Some(messages)));
+        let message = messages.and_then(|messages| messages.get(&offset));
+        let letter = match mark {
+            Mark::Hole(end) | Mark::Lost(end) => {
+                let held = messages.and_then(|messages| messages.range(offset..end).next());
+                ensure!(
+                    held.is_none(),
+                    "recorded as a hole to {end}, but {} holds a message",
+                    held.map_or(0, |(at, _)| *at)
+                );
+                ensure!(
+                    !matches!(mark, Mark::Lost(_)) || start >= end,
+                    "recorded as lost to {end}, but the log begins at {start}"
+                );
+                return Ok(());
+            }
+            Mark::Outcome(letter) => letter,
+        };
+        let row = self.records.accepted.get(&at);
+        ensure!(
+            row.map(|row| row.letter) == (!"DR".contains(letter)).then_some(letter),
+            "recorded as {letter}, and its dedup row says {:?}",
+            row.map(|row| row.letter)
+        );
+        let (resource, arrival) = match message {
+            None => {
+                ensure!(offset < start, "recorded as {letter}, but there is no message");
+                self.done.gone += 1;
+                let Some(row) = row else { return Ok(()) };
+                from_row(self.terms, row, at)?
+            }
+            Some(message) => {
+                self.done.messages += 1;
+                match self.read(message, letter)? {
+                    None => return Ok(()),
+                    Some(event) => from_message(&event, row, at, letter)?,
+                }
+            }
+        };
+        let arrival = self.with_consequences(arrival)?;
+        brought.entry(resource).or_default().entry(at.0).or_default().push_back(arrival);
+        Ok(())
+    }
+
+    /// The event in a message, `None` if it was refused and had to be.
+    fn read(&self, message: &Message, letter: char) -> Result<Option<Event>> {
+        let headers: Vec<Header<'_>> = message
+            .headers
+            .iter()
+            .map(|(name, value)| Header { name: name.as_bytes(), value: value.as_deref() })
+            .collect();
+        let value = message.value.as_deref();
+        let decoded = self.terms.decoder.decode(postonce_schema::Message {
+            value,
+            headers: &headers,
+            timestamp: message.timestamp,
+        });
+        if letter == 'R' {
+            let code = decoded.err().map_or("internal", |reject| reject.code());
+            let hash = hash_of(message);
+            ensure!(
+                self.records.quarantine.contains(&(hash, code.to_owned())),
+                "recorded as R, but it is not in quarantine under {code}"
+            );
+            return Ok(None);
+        }
+        if let Err(reject) = decoded {
+            anyhow::bail!("recorded as {letter}, but it must be refused: {reject}");
+        }
+        let event = model::read(self.terms.rules, &plain(message)?).context("the auditor cannot read it")?;
+        Ok(Some(event))
+    }
+
+    fn with_consequences(&self, arrival: Arrival) -> Result<Arrival> {
+        let incidents = self.records.incidents.get(&arrival.at).cloned().unwrap_or_default();
+        let Some(postings) = self.records.postings.get(&arrival.at) else {
+            return Ok(Arrival { incidents, ..arrival });
+        };
+        if let Some(odd) = &postings.odd {
+            anyhow::bail!("{odd} cannot be");
+        }
+        let time = arrival.standing.1;
+        ensure!(postings.effective_at == time, "its postings take effect at {}, not at {time}", postings.effective_at);
+        Ok(Arrival { incidents, posted: postings.pairs.clone(), ..arrival })
+    }
+
+    fn every_message_has_an_outcome(&mut self) {
+        let mut judged = 0;
+        for stream in self.records.streams.values() {
+            if let Some((_, messages)) = self.topics.iter().find_map(|topic| topic.partition(stream)) {
+                judged += messages.range(stream.first_offset..stream.next_offset).count();
+            }
+        }
+        // An offset has one mark: a batch that covers one twice breaks its stream's chain.
+        if self.wrong.is_empty() && judged as u64 != self.done.messages {
+            self.wrong.push(format!("{judged} messages lie in the streams, {} have an outcome", self.done.messages));
+        }
+    }
+
+    /// The tables end where the history ends.
+    fn resources(&mut self) {
+        for (resource, history) in &self.histories {
+            let Some(history) = history else { continue };
+            let told = self.records.resources.get(resource).map(|held| (&held.state, held.updated_at, held.revision));
+            let expected = history.held.as_ref().map(|held| (&held.state, held.standing.1, history.revision));
+            if told != expected {
+                let (kind, path) = resource;
+                self.wrong.push(format!("{kind} {path} is held as {told:?}; its events end in {expected:?}"));
+            }
+        }
+        let strangers =
+            self.records.resources.keys().filter(|resource| !self.histories.contains_key(*resource)).count();
+        if self.wrong.is_empty() && strangers > 0 {
+            self.wrong.push(format!("{strangers} resources without an event"));
+        }
+    }
+}
+
+impl Topic {
+    fn read(bootstrap: &str, name: &str) -> Result<Self> {
+        let probe: BaseConsumer = ClientConfig::new().set("bootstrap.servers", bootstrap).create()?;
+        let cluster = probe.client().fetch_cluster_id(LIMIT).context("no cluster id")?;
+        let mut partitions = HashMap::new();
+        let metadata = probe.fetch_metadata(Some(name), LIMIT)?;
+        for partition in metadata.topics().iter().flat_map(|topic| topic.partitions()) {
+            let (start, _) = probe.fetch_watermarks(name, partition.id(), LIMIT)?;
+            partitions.insert(partition.id(), (start, BTreeMap::new()));
+        }
+        for message in read_all(bootstrap, name)? {
+            let (partition, offset) = message.partition.zip(message.offset).context("a message without a place")?;
+            partitions.entry(partition).or_default().1.insert(offset, message);
+        }
+        Ok(Self { cluster, name: name.to_owned(), partitions })
+    }
+
+    /// `None` if this is not the topic of the stream.
+    fn partition(&self, stream: &Stream) -> Option<&(i64, BTreeMap<i64, Message>)> {
+        let same = stream.newest && stream.cluster == self.cluster && stream.topic == self.name;
+        self.partitions.get(&stream.partition).filter(|_| same)
+    }
+}
+
+fn from_message(event: &Event, row: Option<&Accepted>, at: At, letter: char) -> Result<(Resource, Arrival)> {
+    let Event { kind, state, place, resource, updated_at, fingerprint, id, .. } = event;
+    let updated_at = updated_at.as_microsecond();
+    if let Some(row) = row {
+        let told = (&row.id, &row.fingerprint, row.kind.as_str(), &row.path, row.state.as_str(), row.updated_at);
+        let found = (id, fingerprint, kind.name, resource, state.name, updated_at);
+        ensure!(told == found, "its dedup row says {told:?}, the message {found:?}");
+    }
+    // Only these may become the state.
+    let position = match "PNC".contains(letter) {
+        true => Some(position(event)?),
+        false => None,
+    };
+    let arrival = Arrival {
+        at,
+        letter,
+        id: id.clone(),
+        fingerprint: fingerprint.clone(),
+        standing: (state.rank, updated_at, *place),
+        state: state.name.to_owned(),
+        position,
+        posted: BTreeMap::new(),
+        incidents: Vec::new(),
+    };
+    Ok(((kind.name.to_owned(), resource.clone()), arrival))
+}
+
+fn from_row(terms: &Terms, row: &Accepted, at: At) -> Result<(Resource, Arrival)> {
+    let version = model::version_at(terms.rules, Timestamp::from_microsecond(row.updated_at)?);
+    let kind = version.kinds.iter().find(|kind| kind.name == row.kind).context("an unknown kind")?;
+    let place = kind.states.iter().position(|state| state.name == row.state).context("an unknown state")?;
+    let arrival = Arrival {
+        at,
+        letter: row.letter,
+        id: row.id.clone(),
+        fingerprint: row.fingerprint.clone(),
+        standing: (kind.states[place].rank, row.updated_at, place),
+        state: row.state.clone(),
+        position: None,
+        posted: BTreeMap::new(),
+        incidents: Vec::new(),
+    };
+    Ok(((row.kind.clone(), row.path.clone()), arrival))
+}
+
+fn position(event: &Event) -> Result<records::Pairs> {
+    let mut pairs = records::Pairs::new();
+    for line in model::lines(event)? {
+        add(&mut pairs, &line.debit, &line.credit, &line.asset, line.amount);
+    }
+    pairs.retain(|_, amount| *amount != 0);
+    Ok(pairs)
+}
+
+/// A message as the plain event that it is; CloudEvents in both modes brought into it.
+fn plain(message: &Message) -> Result<String> {
+    let value = message.value.as_deref().context("no value")?;
+    let text = std::str::from_utf8(value)?;
+    let header = |wanted: &str| {
+        let found = message.headers.iter().find(|(name, _)| name == wanted);
+        found.and_then(|(_, value)| value.as_deref()).map(String::from_utf8_lossy)
+    };
+    let structured =
+        header("content-type").is_some_and(|kind| kind.to_ascii_lowercase().starts_with("application/cloudevents"));
+    let event = if structured {
+        let event: Value = serde_json::from_str(text)?;
+        json!({"type": event["type"], "resource": event["subject"], "updatedAt": event["time"], "data": event["data"]})
+    } else if header("ce_specversion").is_some() {
+        let data: Value = serde_json::from_str(text)?;
+        let [kind, subject, time] = ["ce_type", "ce_subject", "ce_time"].map(header);
+        json!({"type": kind, "resource": subject, "updatedAt": time, "data": data})
+    } else {
+        return Ok(text.to_owned());
+    };
+    Ok(event.to_string())
+}
+
+/// The name of a message in quarantine. The mark of a copy that was sent again is no part
+/// of it.
+fn hash_of(message: &Message) -> String {
+    let digest = |part: &Option<Vec<u8>>| part.as_ref().map_or([0; 32], |bytes| Sha256::digest(bytes).into());
+    let length = |bytes: &[u8]| u32::try_from(bytes.len()).unwrap_or(u32::MAX).to_be_bytes();
+    let mut headers = Sha256::new();
+    for (name, value) in message.headers.iter().filter(|(name, _)| name != "postonce-retry") {
+        headers.update(length(name.as_bytes()));
+        headers.update(name);
+        headers.update(value.as_ref().map_or([0xff; 4], |value| length(value)));
+        headers.update(value.as_deref().unwrap_or_default());
+    }
+    let [key, value]: [[u8; 32]; 2] = [digest(&message.key), digest(&message.value)];
+    model::hex(&Sha256::new().chain_update(key).chain_update(value).chain_update(headers.finalize()).finalize())
+}
