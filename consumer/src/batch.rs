@@ -37,7 +37,17 @@ pub struct Batch<'b, 'a> {
     pub received: &'b [Received<'a>],
     /// Where the Kafka client stands in each stream once these messages are through:
     /// past them it has seen nothing but transaction markers and aborted messages.
-    pub positions: &'b HashMap<StreamId, i64>,
+    pub positions: &'b Positions,
+}
+
+/// Where the Kafka client stands in each stream.
+pub type Positions = HashMap<StreamId, Position>;
+
+/// A place in a log, and the epoch of the leader that took what stands before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Position {
+    pub offset: i64,
+    pub leader_epoch: Option<i32>,
 }
 
 /// Refused messages, one for each content and code.
@@ -109,12 +119,24 @@ pub struct Advance {
     pub outcomes: Outcomes,
 }
 
+impl Advance {
+    /// Over offsets that are lost, up to the log's first.
+    pub fn over_gap(before: &Claim, log_start: i64) -> Result<Self, Failure> {
+        let mut outcomes = Outcomes::from_offset(before.next_offset);
+        outcomes.lose_to(log_start)?;
+        // Nobody has read what stands before the log's start, so its epoch is not known.
+        let end = (before.message_chain, None);
+        Ok(Self { after: after(before, &outcomes, end, &[]), before: before.clone(), outcomes })
+    }
+}
+
 /// Brings every stream of the batch forward, each offset with its outcome, both
 /// chains with it.
 pub fn advance(batch: &Batch<'_, '_>, decision: &Decision<'_, '_>, claims: &Claims) -> Result<Vec<Advance>, Failure> {
-    let mut streams: BTreeMap<StreamId, (Outcomes, Hash)> = BTreeMap::new();
+    let mut streams: BTreeMap<StreamId, (Outcomes, End)> = BTreeMap::new();
     for claim in claims.values() {
-        streams.insert(claim.stream, (Outcomes::from_offset(claim.next_offset), claim.message_chain));
+        let end = (claim.message_chain, claim.leader_epoch);
+        streams.insert(claim.stream, (Outcomes::from_offset(claim.next_offset), end));
     }
     let mut judged = decision.outcomes.iter();
     for received in batch.received {
@@ -123,27 +145,35 @@ pub fn advance(batch: &Batch<'_, '_>, decision: &Decision<'_, '_>, claims: &Clai
             Ok(_) => judged.next().map_or(Outcome::Rejected, |(_, outcome)| *outcome),
         };
         let At { stream, offset } = received.message.at;
-        let (outcomes, chain) = streams
+        let (outcomes, (chain, leader_epoch)) = streams
             .get_mut(&stream)
             .ok_or_else(|| Failure::Damage(format!("a message of stream {}, which is not claimed", stream.as_i64())))?;
         outcomes.push(offset, outcome)?;
         *chain = received.parts.link(*chain, offset);
+        *leader_epoch = received.message.leader_epoch;
     }
     let mut rows = canonical_rows(decision);
     let mut advances = Vec::new();
-    for (stream, (mut outcomes, message_chain)) in streams {
-        let position = batch.positions.get(&stream).copied().unwrap_or_default();
-        outcomes.skip_to(position.max(outcomes.next_offset()))?;
+    for (stream, (mut outcomes, mut end)) in streams {
+        if let Some(position) = batch.positions.get(&stream).filter(|at| at.offset > outcomes.next_offset()) {
+            outcomes.skip_to(position.offset)?;
+            // A marker may be of a later leader than the last message. Its offset with that
+            // message's epoch would look like a log that was cut off.
+            end.1 = position.leader_epoch;
+        }
         let before = claims[&stream].clone();
         if outcomes.next_offset() > before.next_offset {
             let rows = rows.remove(&stream).unwrap_or_default();
-            advances.push(Advance { after: after(&before, &outcomes, message_chain, &rows), before, outcomes });
+            advances.push(Advance { after: after(&before, &outcomes, end, &rows), before, outcomes });
         }
     }
     Ok(advances)
 }
 
-fn after(before: &Claim, outcomes: &Outcomes, message_chain: Hash, rows: &[u8]) -> Claim {
+/// Message chain and leader's epoch at the last offset.
+type End = (Hash, Option<i32>);
+
+fn after(before: &Claim, outcomes: &Outcomes, (message_chain, leader_epoch): End, rows: &[u8]) -> Claim {
     let batch_seq = before.batch_seq + 1;
     let offsets = (before.next_offset, outcomes.next_offset());
     let stream = before.stream.as_i64();
@@ -151,6 +181,7 @@ fn after(before: &Claim, outcomes: &Outcomes, message_chain: Hash, rows: &[u8]) 
     hash.row(rows);
     Claim {
         next_offset: outcomes.next_offset(),
+        leader_epoch,
         batch_seq,
         message_chain,
         batch_chain: hash.finish(),

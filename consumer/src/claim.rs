@@ -52,6 +52,9 @@ pub struct Claim {
     pub epoch: i64,
     /// The first offset without an outcome.
     pub next_offset: i64,
+    /// The leader's epoch of what stands before that offset, where it is known: the broker
+    /// tells from it whether the log still is the one that was read.
+    pub leader_epoch: Option<i32>,
     pub batch_seq: i64,
     pub message_chain: Hash,
     pub batch_chain: Hash,
@@ -65,6 +68,22 @@ pub type Claims = BTreeMap<StreamId, Claim>;
 pub struct KnownLineage {
     pub lineage: Lineage,
     pub offsets: i64,
+}
+
+/// Whether the ledger has read of this lineage before, or a person has accepted it.
+pub async fn is_known(connection: &mut PgConnection, lineage: &Lineage) -> Result<bool, Failure> {
+    let known = sqlx::query_scalar(
+        "SELECT EXISTS (SELECT FROM streams
+                        WHERE (cluster_id, topic, topic_id) = ($1, $2, $3) AND NOT replay)
+             OR EXISTS (SELECT FROM actions WHERE action = 'accept_lineage' AND stream = $4)",
+    )
+    .bind(&lineage.cluster_id)
+    .bind(&lineage.topic)
+    .bind(&lineage.topic_id)
+    .bind(lineage.stream(0).as_i64())
+    .fetch_one(connection)
+    .await?;
+    Ok(known)
 }
 
 /// The lineages, other than `lineage`, that have consumed a topic of this name.
@@ -173,7 +192,9 @@ async fn take(
               noted AS (
                   INSERT INTO claims (stream, epoch, claim, backend_pid, backend_start)
                   SELECT stream, epoch, claim, backend_pid, backend_start FROM taken)
-         SELECT epoch, next_offset, batch_seq, message_chain, batch_chain FROM taken",
+         SELECT epoch, next_offset, batch_seq, message_chain, batch_chain,
+                CASE WHEN leader_epoch_offset = next_offset THEN leader_epoch END
+         FROM taken",
     )
     .bind(stream.as_i64())
     .bind(token)
@@ -194,6 +215,7 @@ async fn take(
             batch_seq: row.try_get(2)?,
             message_chain: hash(row.try_get(3)?)?,
             batch_chain: hash(row.try_get(4)?)?,
+            leader_epoch: row.try_get(5)?,
         })
     };
     row.map(claim).transpose()

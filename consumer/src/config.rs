@@ -1,9 +1,11 @@
 //! Everything that can be set about a consumer, in one place.
 
+use crate::accept::Accepted;
 use crate::database::Database;
 use postonce_schema::Decoder;
 use rdkafka::config::ClientConfig;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 /// The configuration of a consumer process. Not Debug: properties hold passwords.
 pub struct Config {
@@ -17,6 +19,11 @@ pub struct Config {
     pub batch_messages: usize,
     /// Where `/metrics`, `/livez` and `/readyz` are served.
     pub listen: Option<SocketAddr>,
+    /// What a person accepts, so that the consumer goes on where it has stopped.
+    pub accepted: Accepted,
+    /// A partition of which nothing comes for so long, although it has something, ends the
+    /// worker's life.
+    pub stuck_after: Duration,
 }
 
 /// How the topic is read.
@@ -41,6 +48,10 @@ pub enum GroupProtocol {
     Consumer,
 }
 
+/// A last stable offset that an open transaction holds back for so long is told, again and
+/// again after as long.
+pub const HELD_BACK_AFTER: Duration = Duration::from_secs(60);
+
 /// The most bytes of messages in one transaction; a single larger one still goes.
 pub const BATCH_BYTES: usize = 8 << 20;
 
@@ -61,7 +72,7 @@ const FIXED: [(&str, &str); 7] = [
 ];
 
 /// Where we differ from librdkafka, and a user may differ from us.
-const DEFAULTS: [(&str, &str); 6] = [
+const DEFAULTS: [(&str, &str); 7] = [
     // Every wait of a worker is bounded below this.
     ("max.poll.interval.ms", "60000"),
     // The default of 1000 lets a fast reader wait a second for each full queue.
@@ -69,6 +80,8 @@ const DEFAULTS: [(&str, &str); 6] = [
     // The default of 64 MB for each consumer is memory without use.
     ("queued.max.messages.kbytes", "8192"),
     ("fetch.max.bytes", "4194304"),
+    // New partitions are read when a client hears of them: by default after five minutes.
+    ("topic.metadata.refresh.interval.ms", "10000"),
     ("socket.keepalive.enable", "true"),
     ("reconnect.backoff.max.ms", "2000"),
 ];

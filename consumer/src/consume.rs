@@ -1,8 +1,10 @@
 //! A consumer process: its workers, its page for Prometheus, its end.
 
 use crate::config::Config;
+
 use crate::health::{self, Condition, Health};
 use crate::metrics::Metrics;
+use crate::observer::{self, Observed};
 use crate::registry;
 use crate::stop::Stop;
 use crate::stream::Stream;
@@ -29,6 +31,8 @@ pub fn consume(config: Config, stopping: &dyn Fn() -> bool) -> Result<(), Stop> 
         service.spawn(health::serve(listener, shared.metrics.clone(), shared.health.clone()));
     }
     service.spawn(look(shared.config.database.clone(), shared.metrics.clone()));
+    let asking = Arc::clone(&shared);
+    service.spawn_blocking(move || observer::observe(&asking.config.kafka, &asking.observed, &asking.stop));
     let outcome = run_workers(&shared, stopping);
     service.shutdown_background();
     outcome
@@ -40,7 +44,7 @@ fn prepare(config: Config) -> Result<Arc<Shared>, Stop> {
     Stream::check(&config.kafka).map_err(|error| Stop::Start(format!("-X: {error}")))?;
     let metrics = Metrics::new().map_err(|error| Stop::Start(format!("metrics: {error}")))?;
     let health = Health::new(config.workers);
-    Ok(Arc::new(Shared { config, metrics, health, stop: AtomicBool::new(false) }))
+    Ok(Arc::new(Shared { config, metrics, health, observed: Observed::default(), stop: AtomicBool::new(false) }))
 }
 
 /// What would fail later is told at once, to the person who is there.

@@ -14,12 +14,14 @@
 //! worker     what happens when a life fails
 //! ```
 //!
-//! Beside it: `claim` (who may advance a stream), `registry` (frozen rules), `topic`
+//! Beside it: `accept` (what a person goes on in spite of), `observer` (what the brokers
+//! say when they are asked), `claim` (who may advance a stream), `registry` (frozen rules), `topic`
 //! (which lineage), `consume` (the process), `health` and `metrics` (what it tells),
 //! `read` (what people ask the ledger), `cases` (what waits for a person), `reread`
 //! and `replay` (the topic again), `verify` (whether the books are right), `digest` and
 //! `checkpoint` (the books in one hash).
 
+pub mod accept;
 pub mod apply;
 pub mod batch;
 pub mod cases;
@@ -38,6 +40,7 @@ pub mod life;
 pub mod message;
 pub mod metrics;
 mod nodelay;
+pub mod observer;
 pub mod outcomes;
 pub mod read;
 pub mod rebuild;

@@ -1,18 +1,21 @@
 //! One life of a worker: its turns, from the claims to the first failure.
 
+use crate::accept;
 use crate::apply::{Applied, apply};
-use crate::batch::{Batch, Received};
-use crate::claim::{self, Claims, Lineage};
+use crate::batch::{Batch, Positions, Received};
+use crate::claim::{self, Claim, Claims, Lineage};
+use crate::config::HELD_BACK_AFTER;
 use crate::database::Database;
 use crate::failure::Failure;
 use crate::health::Condition;
 use crate::metrics::Metrics;
+use crate::observer::{LogEnd, Stillness};
 use crate::registry;
-use crate::stop::{LineageChanged, Stop};
+use crate::stop::Stop;
 use crate::store::KnownAccounts;
 use crate::stream::{self, Moves, Stream};
 use crate::trouble::{Next, Trouble};
-use crate::worker::{BackOff, End, Worker};
+use crate::worker::{BackOff, End, Stuck, Worker};
 use postonce_schema::StreamId;
 use rdkafka::Message as _;
 use rdkafka::consumer::CommitMode;
@@ -33,10 +36,11 @@ const BLOCKED_AFTER: Duration = Duration::from_secs(1);
 const SHORT_OUTAGE: Duration = Duration::from_secs(10);
 /// How often lag tools hear of the offset, and an idle position is written down.
 const TELL_EVERY: Duration = Duration::from_secs(1);
-/// How often topic and database are asked whether they are still the same: librdkafka keeps
-/// its offset when a topic is deleted and made again, and nothing else tells. Until then
-/// messages of the new one are read at the old one's offsets (seen), so it is short.
-const IDENTIFY_EVERY: Duration = Duration::from_secs(5);
+/// How often the database is asked whether the claims still stand.
+const LOOK_AFTER_CLAIMS_EVERY: Duration = Duration::from_secs(5);
+/// If the observer has not heard for so long which topic this is, the worker asks itself.
+const IDENTIFIED_WITHIN: Duration = Duration::from_secs(10);
+
 /// What a worker knows and must forget when its life ends.
 pub(crate) struct Life<'w, 'p, 's> {
     pub(crate) worker: &'w mut Worker<'p>,
@@ -48,6 +52,10 @@ pub(crate) struct Life<'w, 'p, 's> {
     claims: Claims,
     told: Instant,
     identified: Instant,
+    looked_after: Instant,
+    /// For each partition, how long nothing has come of it, and when it was last told that
+    /// a transaction holds it back.
+    watched: HashMap<i32, (Stillness, Option<Instant>)>,
 }
 
 impl<'w, 'p, 's> Life<'w, 'p, 's> {
@@ -69,6 +77,8 @@ impl<'w, 'p, 's> Life<'w, 'p, 's> {
             claims: Claims::new(),
             told: now,
             identified: now,
+            looked_after: now,
+            watched: HashMap::new(),
         }
     }
 
@@ -80,23 +90,24 @@ impl<'w, 'p, 's> Life<'w, 'p, 's> {
         let moves = self.stream.take_moves();
         self.drop_revoked(&mut waiting, &moves);
         self.claim_assigned(&moves)?;
-        self.worker.ready();
+        self.worker.turning(&self.claims);
         if !waiting.is_empty() {
             self.apply_all(&waiting)?;
         }
         if self.told.elapsed() >= TELL_EVERY {
+            let turned = self.told.elapsed().min(TELL_EVERY * 2);
             self.told = Instant::now();
             // Markers behind the last message move the position and nothing else.
             self.apply_all(&[])?;
             self.show_offsets();
             self.tell();
+            self.watch(turned)?;
         }
-        if self.identified.elapsed() >= IDENTIFY_EVERY {
-            self.identified = Instant::now();
-            self.identify()?;
+        if self.looked_after.elapsed() >= LOOK_AFTER_CLAIMS_EVERY {
+            self.looked_after = Instant::now();
             self.look_after_claims()?;
         }
-        Ok(())
+        self.look_which_topic()
     }
 
     /// Where nothing is sent nothing would be noticed: that Postgres is away, or that it has
@@ -123,10 +134,9 @@ impl<'w, 'p, 's> Life<'w, 'p, 's> {
     fn forget(&mut self, revoked: &BTreeSet<i32>) {
         self.claims.retain(|_, claim| !revoked.contains(&claim.partition));
         for partition in revoked {
-            let labels = [self.lineage.topic.as_str(), &partition.to_string()];
-            // A gauge that nobody has set yet is not there to be removed.
-            let _ = self.worker.shared.metrics.lag.remove_label_values(&labels);
-            let _ = self.worker.shared.metrics.next_offset.remove_label_values(&labels);
+            self.worker.shared.metrics.forget(&self.lineage.topic, *partition);
+            self.worker.shared.observed.forget(*partition);
+            self.watched.remove(partition);
         }
         tracing::info!(worker = self.worker.number, partitions = ?revoked, "partitions revoked");
     }
@@ -139,31 +149,55 @@ impl<'w, 'p, 's> Life<'w, 'p, 's> {
         }
         // The group may have taken its time: what was assigned may be another topic by now.
         self.identify()?;
-        let mut offsets = Vec::with_capacity(moves.assigned.len());
+        let mut claimed = Vec::with_capacity(moves.assigned.len());
         for partition in moves.assigned.iter().copied() {
-            let (log_start, log_end) = self.stream.watermarks(partition)?;
-            let stream = self.lineage.stream(partition);
-            let lineage = &self.lineage;
-            let claim = claim::claim(&mut self.connection, lineage, partition, log_start);
-            // Nobody's claim of this stream is ours yet: whoever blocks it is a former owner.
-            let claiming = [(stream, i64::MAX)];
-            let claim = self.worker.answer(watched(
-                claim,
-                &self.worker.shared.config.database,
-                &self.worker.shared.metrics,
-                self.backend_pid,
-                &claiming,
-            ))?;
-            tracing::info!(
-                worker = self.worker.number, topic = %self.lineage.topic, partition, epoch = claim.epoch,
-                next_offset = claim.next_offset, log_start, log_end, "stream claimed"
-            );
-            check_log(&self.lineage.topic, partition, claim.next_offset, (log_start, log_end))?;
-            offsets.push((partition, claim.next_offset));
-            self.claims.insert(stream, claim);
+            let log = self.stream.watermarks(partition)?;
+            let claim = self.claim(partition, log)?;
+            let claim = self.check_log(claim, log)?;
+            self.worker.shared.observed.want(partition);
+            self.claims.insert(claim.stream, claim.clone());
+            claimed.push(claim);
         }
-        self.stream.assign(&offsets)?;
+        self.stream.assign(&claimed)?;
         Ok(())
+    }
+
+    fn claim(&mut self, partition: i32, (log_start, log_end): (i64, i64)) -> Result<Claim, End> {
+        let shared = self.worker.shared;
+        let claim = claim::claim(&mut self.connection, &self.lineage, partition, log_start);
+        // Nobody's claim of this stream is ours yet: whoever blocks it is a former owner.
+        let claiming = [(self.lineage.stream(partition), i64::MAX)];
+        let claim = watched(claim, &shared.config.database, &shared.metrics, self.backend_pid, &claiming);
+        let claim = self.worker.answer(claim)?;
+        tracing::info!(
+            worker = self.worker.number, topic = %self.lineage.topic, partition, epoch = claim.epoch,
+            next_offset = claim.next_offset, leader_epoch = claim.leader_epoch, log_start, log_end, "stream claimed"
+        );
+        Ok(claim)
+    }
+
+    /// Whether the log still has what the ledger wants next, or a person goes on without.
+    fn check_log(&mut self, claim: Claim, (log_start, log_end): (i64, i64)) -> Result<Claim, End> {
+        let (topic, partition, next_offset) = (self.lineage.topic.clone(), claim.partition, claim.next_offset);
+        if next_offset > log_end {
+            return Err(Stop::AheadOfLog { topic, partition, next_offset, log_end }.into());
+        }
+        if next_offset >= log_start {
+            return Ok(claim);
+        }
+        let shared = self.worker.shared;
+        let accepted = &shared.config.accepted;
+        if !accepted.gap(partition, next_offset, log_start) {
+            return Err(Stop::Gap { topic, partition, next_offset, log_start }.into());
+        }
+        let rules = &shared.config.decoder.rules;
+        let gap = accept::gap(&mut self.connection, rules, &claim, log_start, &accepted.person);
+        let claim = self.worker.answer(gap)?;
+        tracing::warn!(
+            worker = self.worker.number, %topic, partition, from = next_offset, to = log_start - 1,
+            person = %accepted.person, "offsets are accepted as lost"
+        );
+        Ok(claim)
     }
 
     /// Applies messages, all of them, in one transaction or, where an event makes the
@@ -356,8 +390,33 @@ impl<'w, 'p, 's> Life<'w, 'p, 's> {
         Ok(moves.revoked.iter().map(|partition| self.lineage.stream(*partition)).collect())
     }
 
-    fn position_moved(&self, positions: &HashMap<StreamId, i64>) -> bool {
-        self.claims.values().any(|claim| positions.get(&claim.stream).is_some_and(|at| *at > claim.next_offset))
+    fn position_moved(&self, positions: &Positions) -> bool {
+        self.claims.values().any(|claim| positions.get(&claim.stream).is_some_and(|at| at.offset > claim.next_offset))
+    }
+
+    /// Compares what the ledger has of each partition with what the brokers say of its end.
+    fn watch(&mut self, turned: Duration) -> Result<(), End> {
+        let shared = self.worker.shared;
+        let topic = &self.lineage.topic;
+        for claim in self.claims.values() {
+            let Some(end) = shared.observed.end(claim.partition) else { continue };
+            let (stillness, told) = self.watched.entry(claim.partition).or_default();
+            let still = stillness.look(claim.next_offset, end.last_stable, turned);
+            let metrics = &shared.metrics;
+            let labels = [topic.as_str(), &claim.partition.to_string()];
+            metrics.unstable.with_label_values(&labels).set(end.high_watermark.saturating_sub(end.last_stable).max(0));
+            metrics.held_back_seconds.with_label_values(&labels).set(seconds(end.held_for));
+            metrics.still_seconds.with_label_values(&labels).set(seconds(still));
+            if end.held_for >= HELD_BACK_AFTER && told.is_none_or(|told| told.elapsed() >= HELD_BACK_AFTER) {
+                *told = Some(Instant::now());
+                tell_held_back(topic, claim.partition, end);
+            }
+            if still >= shared.config.stuck_after {
+                let Claim { partition, next_offset, .. } = *claim;
+                return Err(Stuck { partition, next_offset, still }.into());
+            }
+        }
+        Ok(())
     }
 
     /// Tells lag tools. Nothing reads these offsets back, so a failure is only noted.
@@ -367,18 +426,28 @@ impl<'w, 'p, 's> Life<'w, 'p, 's> {
         }
     }
 
-    /// Stops where the topic of this name is another one by now.
+    /// Believes the observer that it is the same topic, and nobody but the broker that it is
+    /// another.
+    fn look_which_topic(&mut self) -> Result<(), End> {
+        match self.worker.shared.observed.lineage() {
+            Some((now, _)) if now != self.lineage => return self.identify(),
+            Some((_, at)) => self.identified = self.identified.max(at),
+            None => {}
+        }
+        if self.identified.elapsed() >= IDENTIFIED_WITHIN { self.identify() } else { Ok(()) }
+    }
+
+    /// Stops where the topic of this name is another one by now, that nobody has accepted.
     fn identify(&mut self) -> Result<(), End> {
         let now = self.stream.lineage(self.worker.shared.config.kafka.unidentified_topic)?;
         if now == self.lineage {
+            self.identified = Instant::now();
             return Ok(());
         }
-        // The database knows how much was read of the old one; the group may have taken
+        // What was claimed of the old one stands in the database: the group may have taken
         // all of it away already.
         self.worker.check_lineage(&mut self.connection, &now)?;
-        let offsets = self.claims.values().map(|claim| claim.next_offset).sum();
-        let changed = LineageChanged { now, known: self.lineage.clone(), offsets };
-        Err(Stop::LineageChanged(Box::new(changed)).into())
+        Err(End::LineageMoved)
     }
 
     /// Any error of the client ends the life; one that comes back at the same offset
@@ -387,11 +456,18 @@ impl<'w, 'p, 's> Life<'w, 'p, 's> {
         if let Some(fatal) = self.stream.fatal_error() {
             return Stop::Kafka(fatal).into();
         }
-        if is_about_data(&error)
-            && let Some(claim) = self.claims.values().min_by_key(|claim| claim.partition)
-            && let Err(stop) = self.worker.unreadable(claim.partition, claim.next_offset, &error)
-        {
-            return stop.into();
+        let words = self.stream.words();
+        let topic = self.lineage.topic.clone();
+        if let Some(claim) = cut_off(&error, &words, &self.claims) {
+            let Claim { partition, next_offset, .. } = *claim;
+            // A topic that was made again looks like one that was cut off.
+            let stop = Stop::CutOff { topic, partition, next_offset, words }.into();
+            return self.identify().err().unwrap_or(stop);
+        }
+        if is_about_data(&error) && self.worker.is_unreadable(&words) {
+            let place = |claim: &Claim| format!("offset {} of partition {}", claim.next_offset, claim.partition);
+            let places = self.claims.values().map(place).collect::<Vec<_>>().join(", ");
+            return Stop::Unreadable { topic, places, words }.into();
         }
         error.into()
     }
@@ -433,16 +509,30 @@ async fn watched<T>(
     }
 }
 
-/// Whether the log still has what the ledger wants next.
-fn check_log(topic: &str, partition: i32, next_offset: i64, (log_start, log_end): (i64, i64)) -> Result<(), Stop> {
-    let topic = topic.to_owned();
-    if next_offset < log_start {
-        return Err(Stop::Gap { topic, partition, next_offset, log_start });
+fn tell_held_back(topic: &str, partition: i32, end: LogEnd) {
+    tracing::warn!(
+        topic, partition, last_stable_offset = end.last_stable, log_end = end.high_watermark, held_for = ?end.held_for,
+        "an open transaction holds this partition back. If its producer is gone, find it by \
+         `kafka-transactions.sh find-hanging` and end it by `kafka-transactions.sh abort`"
+    );
+}
+
+fn seconds(duration: Duration) -> i64 {
+    i64::try_from(duration.as_secs()).unwrap_or(i64::MAX)
+}
+
+/// The claim whose log was cut off before its offset. librdkafka compares with what it
+/// fetches next. That may lie behind what the ledger has: then it is not known yet whether
+/// the ledger has lost anything, and the next life, which begins at the ledger's offset,
+/// will tell. Only librdkafka's words say which it was.
+fn cut_off<'c>(error: &KafkaError, words: &str, claims: &'c Claims) -> Option<&'c Claim> {
+    if !matches!(error, KafkaError::MessageConsumption(RDKafkaErrorCode::AutoOffsetReset)) {
+        return None;
     }
-    if next_offset > log_end {
-        return Err(Stop::AheadOfLog { topic, partition, next_offset, log_end });
-    }
-    Ok(())
+    claims.values().find(|claim| {
+        let Some(epoch) = claim.leader_epoch else { return false };
+        words.contains(&format!("offset {} (leader epoch {epoch}): broker end offset is", claim.next_offset))
+    })
 }
 
 /// Where the ledger contradicts itself, a person is needed and no new life.

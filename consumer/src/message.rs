@@ -11,6 +11,8 @@ pub struct Message<'a> {
     pub headers: Vec<Header<'a>>,
     /// The Kafka timestamp, milliseconds since 1970.
     pub timestamp: Option<i64>,
+    /// The epoch of the leader that took it; none in a log older than Kafka 0.11.
+    pub leader_epoch: Option<i32>,
 }
 
 /// Where a message stands. A posting is named by this place and a line.

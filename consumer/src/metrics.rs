@@ -105,6 +105,12 @@ metrics! {
     lag: IntGaugeVec = "postonce_lag_messages" ["topic", "partition"];
     /// The first offset that has no outcome yet, for the partitions of this process.
     next_offset: IntGaugeVec = "postonce_next_offset" ["topic", "partition"];
+    /// Offsets between the last stable one and the end of the log: open transactions, and what waits behind them.
+    unstable: IntGaugeVec = "postonce_unstable_offsets" ["topic", "partition"];
+    /// Seconds that the last stable offset has been standing still behind the end of the log.
+    held_back_seconds: IntGaugeVec = "postonce_last_stable_offset_held_seconds" ["topic", "partition"];
+    /// Seconds that nothing has come of a partition although it has something to read.
+    still_seconds: IntGaugeVec = "postonce_partition_still_seconds" ["topic", "partition"];
     /// Refused messages of the whole ledger that nobody has closed yet.
     quarantine_open: IntGauge = "postonce_quarantine_open" [];
     /// Incidents of the whole ledger that nobody has closed yet.
@@ -112,6 +118,14 @@ metrics! {
 }
 
 impl Metrics {
+    /// Another process may hold the partition from now on.
+    pub fn forget(&self, topic: &str, partition: i32) {
+        for gauge in [&self.lag, &self.next_offset, &self.unstable, &self.held_back_seconds, &self.still_seconds] {
+            // A gauge that nobody has set yet is not there to be removed.
+            let _ = gauge.remove_label_values(&[topic, &partition.to_string()]);
+        }
+    }
+
     /// Counts a committed batch.
     pub fn committed(&self, messages: usize, applied: &Applied) {
         for (outcome, count) in &applied.outcomes {

@@ -9,7 +9,9 @@ const LONG_HOLE: i64 = 9;
 ///
 /// Encoding: `P N D S C R` by [`Outcome::byte`]; `.` for an offset that holds no
 /// message (a transaction marker, an aborted or compacted message); a hole of nine
-/// and more as `H` and its length in 8 bytes, big-endian.
+/// and more as `H` and its length in 8 bytes, big-endian; offsets that were lost to
+/// retention before they were read, and that a person has accepted as lost, as `L` and
+/// their number in 8 bytes, big-endian.
 #[derive(Debug, Clone)]
 pub struct Outcomes {
     next_offset: i64,
@@ -48,6 +50,18 @@ impl Outcomes {
                 self.bytes.extend_from_slice(&hole.to_be_bytes());
             }
         }
+        self.next_offset = offset;
+        Ok(())
+    }
+
+    /// The messages before `offset` are lost, however few: a loss is never a hole.
+    pub fn lose_to(&mut self, offset: i64) -> Result<(), OffsetGoneBack> {
+        let lost = offset - self.next_offset;
+        if lost <= 0 {
+            return Err(OffsetGoneBack { offset, next_offset: self.next_offset });
+        }
+        self.bytes.push(b'L');
+        self.bytes.extend_from_slice(&lost.to_be_bytes());
         self.next_offset = offset;
         Ok(())
     }
@@ -163,5 +177,14 @@ mod tests {
         assert_eq!(outcomes.bytes(), expected);
         assert_eq!(outcomes.next_offset(), 1015);
         assert!(outcomes.push(1014, Outcome::Posted).is_err(), "an offset has one outcome");
+    }
+
+    #[test]
+    fn a_loss_is_never_a_hole() {
+        let mut outcomes = Outcomes::from_offset(10);
+        outcomes.lose_to(13).expect("forward");
+        assert_eq!(outcomes.bytes(), [b"L".as_slice(), &3i64.to_be_bytes()].concat());
+        assert_eq!(outcomes.next_offset(), 13);
+        assert!(outcomes.lose_to(13).is_err(), "nothing is lost");
     }
 }

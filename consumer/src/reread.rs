@@ -111,7 +111,8 @@ pub struct Source {
     lineage: Lineage,
 }
 
-struct Quiet;
+/// Says what librdkafka says for those who search, and to nobody else.
+pub(crate) struct Quiet;
 
 impl ClientContext for Quiet {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {

@@ -12,22 +12,34 @@ pub enum Stop {
     LineageChanged(Box<LineageChanged>),
     #[error(
         "partition {partition} of topic {topic} begins at offset {log_start}, but the ledger goes on at {next_offset}: \
-         offsets {next_offset} to {} were deleted before they were read. Restore them from a mirror of the topic, \
-         and let retention outlast every outage",
-        .log_start - 1
+         offsets {next_offset} to {} were deleted before they were read. Send their events again if anybody still has \
+         them (a copy moves nothing twice), and go on without these offsets by `--accept-gap \
+         {partition}:{next_offset}-{}`: they are written down as lost. (A greater end accepts what retention deletes \
+         meanwhile.) Let retention outlast every outage",
+        .log_start - 1, .log_start - 1
     )]
     Gap { topic: String, partition: i32, next_offset: i64, log_start: i64 },
     #[error(
         "partition {partition} of topic {topic} ends at offset {log_end}, but the ledger goes on at {next_offset}: \
-         the log has lost messages that are posted (an unclean leader election, or a broker restored from a backup)"
+         the log has lost messages that are posted (an unclean leader election, or a broker restored from a backup). \
+         {COPY_THE_TOPIC}"
     )]
     AheadOfLog { topic: String, partition: i32, next_offset: i64, log_end: i64 },
+    #[error(
+        "partition {partition} of topic {topic} was cut off before offset {next_offset}, where the ledger goes on: what \
+         stands there now was never read, and the log has lost messages that are posted (an unclean leader election). \
+         {COPY_THE_TOPIC}. Kafka says: {words}"
+    )]
+    CutOff { topic: String, partition: i32, next_offset: i64, words: String },
     #[error(transparent)]
     Rules(#[from] RulesRefused),
     #[error("the ledger contradicts itself, and no retry can help: {0}")]
     Damage(String),
-    #[error("offset {next_offset} of partition {partition} cannot be read, three times in a row: {why}")]
-    Unreadable { partition: i32, next_offset: i64, why: String },
+    #[error(
+        "topic {topic} cannot be read, three times in a row at the same place: {words}. The ledger goes on at {places}. \
+         Nothing is skipped: restore that segment of the log from another replica or from a backup, and start again"
+    )]
+    Unreadable { topic: String, places: String, words: String },
     #[error(transparent)]
     Topic(#[from] TopicError),
     #[error(transparent)]
@@ -40,13 +52,17 @@ pub enum Stop {
     Start(String),
 }
 
+/// The offsets of such a log mean other messages, so nobody can go on in it.
+const COPY_THE_TOPIC: &str = "Nothing that was posted is wrong. To read what came since, copy the topic into a new one \
+    and consume that from its start: what is posted already comes as duplicates";
+
 impl Stop {
     /// The exit code of the process. 1 is any other error, 2 wrong usage.
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::LineageChanged(_) => 10,
             Self::Gap { .. } => 11,
-            Self::AheadOfLog { .. } => 12,
+            Self::AheadOfLog { .. } | Self::CutOff { .. } => 12,
             Self::Rules(_) => 13,
             Self::Damage(_) => 14,
             Self::Unreadable { .. } => 15,
@@ -60,11 +76,19 @@ impl Stop {
 #[error(
     "topic {} on cluster {} has id {}, but this ledger has read {offsets} offsets of a topic of that name on cluster \
      {} with id {}. It was deleted and made again, or this is another cluster: its offsets mean other messages. \
-     Point the consumer at the topic of the ledger, or give the new one another name",
-    .now.topic, .now.cluster_id, .now.topic_id, .known.cluster_id, .known.topic_id
+     Point the consumer at the topic of the ledger, or go on with this one from its first message by \
+     `--accept-lineage {}`: what is posted already comes as duplicates, and what was unread in the other one is not \
+     read any more{}",
+    .now.topic, .now.cluster_id, .now.topic_id, .known.cluster_id, .known.topic_id, .now.topic_id, wrong(accepted)
 )]
 pub struct LineageChanged {
     pub now: Lineage,
     pub known: Lineage,
     pub offsets: i64,
+    /// The id that a person has accepted, which is another.
+    pub accepted: Option<String>,
+}
+
+fn wrong(accepted: &Option<String>) -> String {
+    accepted.as_ref().map_or_else(String::new, |id| format!(". (--accept-lineage {id} is not this topic)"))
 }

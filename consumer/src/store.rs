@@ -417,6 +417,22 @@ impl<'c> Transaction<'c> {
         Ok(())
     }
 
+    /// Who has accepted that the offsets of this advance are lost.
+    pub async fn write_accepted_gap(&mut self, advance: &Advance, person: &str) -> Result<(), Failure> {
+        sqlx::query(
+            "INSERT INTO actions (action_id, action, person, stream, from_offset, next_offset)
+             VALUES ($1, 'accept_gap', $2, $3, $4, $5)",
+        )
+        .bind(Uuid::from_u128(rand::random()))
+        .bind(person)
+        .bind(advance.before.stream.as_i64())
+        .bind(advance.before.next_offset)
+        .bind(advance.after.next_offset)
+        .execute(&mut *self.inner)
+        .await?;
+        Ok(())
+    }
+
     /// The fence: moves the offsets if the streams are still as this worker claimed
     /// and left them. It comes last, so nobody waits for it, and the whole batch of a
     /// zombie dies on it. Each comparison guards against another ghost: `claim` a
@@ -425,9 +441,11 @@ impl<'c> Transaction<'c> {
     pub async fn fence(&mut self, advances: &[Advance], rules: &Rules) -> Result<(), Failure> {
         let moved = sqlx::query(
             "UPDATE streams s
-             SET next_offset = n.next_offset, message_chain = n.message_chain, batch_seq = n.seq, batch_chain = n.hash
-             FROM unnest($1::bigint[], $2::uuid[], $3::bigint[], $4::bytea[], $5::bigint[], $6::bytea[], $7::bigint[], $8::bytea[])
-                  AS n (stream, claim, expected_offset, expected_chain, next_offset, message_chain, seq, hash)
+             SET next_offset = n.next_offset, message_chain = n.message_chain, batch_seq = n.seq, batch_chain = n.hash,
+                 leader_epoch = n.leader_epoch, leader_epoch_offset = n.next_offset
+             FROM unnest($1::bigint[], $2::uuid[], $3::bigint[], $4::bytea[], $5::bigint[], $6::bytea[], $7::bigint[], $8::bytea[],
+                         $10::integer[])
+                  AS n (stream, claim, expected_offset, expected_chain, next_offset, message_chain, seq, hash, leader_epoch)
              WHERE s.stream = n.stream AND s.claim = n.claim
                AND s.next_offset = n.expected_offset AND s.message_chain = n.expected_chain
                AND (SELECT count(*) FROM rules) = $9",
@@ -441,6 +459,7 @@ impl<'c> Transaction<'c> {
         .bind(advances.iter().map(|a| a.after.batch_seq).collect::<Vec<_>>())
         .bind(advances.iter().map(|a| a.after.batch_chain.as_slice()).collect::<Vec<_>>())
         .bind(i64::try_from(rules.versions().len()).unwrap_or(i64::MAX))
+        .bind(advances.iter().map(|a| a.after.leader_epoch).collect::<Vec<_>>())
         .execute(&mut *self.inner)
         .await?
         .rows_affected();

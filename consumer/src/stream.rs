@@ -1,6 +1,7 @@
 //! A worker's side of Kafka: what has been assigned to it, and what is waiting.
 
-use crate::claim::{Claims, Lineage};
+use crate::batch::{Position, Positions};
+use crate::claim::{Claim, Claims, Lineage};
 use crate::config::{BATCH_BYTES, Kafka};
 use crate::message::{At, Message};
 use postonce_schema::{Header, StreamId};
@@ -15,7 +16,8 @@ use rdkafka::message::BorrowedMessage;
 use rdkafka::topic_partition_list::TopicPartitionList;
 use rdkafka::types::RDKafkaRespErr;
 use rdkafka_sys as sys;
-use std::collections::{BTreeSet, HashMap};
+use std::cell::Cell;
+use std::collections::BTreeSet;
 use std::ffi::{CStr, CString};
 use std::ptr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -28,6 +30,8 @@ const FORGET_TIMEOUT: Duration = Duration::from_secs(5);
 pub struct Stream {
     consumer: BaseConsumer<Rebalances>,
     topic: String,
+    /// An error that came behind messages. They are applied first.
+    failed: Cell<Option<KafkaError>>,
 }
 
 /// Partitions that have come and gone since the worker last looked.
@@ -47,7 +51,11 @@ pub struct Moves {
 /// claimed and its offset is known, and for that the worker needs the database.
 /// librdkafka waits for the call, and goes on with its heartbeats.
 #[derive(Default)]
-struct Rebalances(Mutex<Group>);
+struct Rebalances {
+    group: Mutex<Group>,
+    /// The last error in librdkafka's words. They name the offset; its code does not.
+    words: Mutex<String>,
+}
 
 #[derive(Default)]
 struct Group {
@@ -61,11 +69,21 @@ struct Group {
 
 impl Rebalances {
     fn group(&self) -> MutexGuard<'_, Group> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.group.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn words(&self) -> MutexGuard<'_, String> {
+        self.words.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl ClientContext for Rebalances {
+    /// Comes just before the poll that returns the same error.
+    fn error(&self, error: KafkaError, reason: &str) {
+        tracing::warn!(target: "librdkafka", %error, "{reason}");
+        reason.clone_into(&mut self.words());
+    }
+
     fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
         use RDKafkaLogLevel::{Alert, Critical, Emerg, Error, Info, Notice, Warning};
         match level {
@@ -151,7 +169,7 @@ impl Stream {
     pub fn subscribe(kafka: &Kafka) -> KafkaResult<Self> {
         let consumer = BaseConsumer::from_config_and_context(&kafka.consumer_config(), Rebalances::default())?;
         consumer.subscribe(&[&kafka.topic])?;
-        Ok(Self { consumer, topic: kafka.topic.clone() })
+        Ok(Self { consumer, topic: kafka.topic.clone(), failed: Cell::new(None) })
     }
 
     /// The lineage of the topic's offsets, as the brokers tell it now.
@@ -181,21 +199,59 @@ impl Stream {
         std::mem::take(&mut self.consumer.context().group().moves)
     }
 
-    /// Begins to read partitions, each at its own offset.
-    pub fn assign(&self, offsets: &[(i32, i64)]) -> KafkaResult<()> {
-        let mut list = TopicPartitionList::with_capacity(offsets.len());
-        for (partition, offset) in offsets {
-            list.add_partition_offset(&self.topic, *partition, Offset::Offset(*offset))?;
-        }
+    /// Begins to read what has been claimed, each partition from its claim's offset.
+    pub fn assign(&self, claims: &[Claim]) -> KafkaResult<()> {
+        let list = self.places(claims)?;
         self.wait_until_forgotten(&list)?;
         // A partition that was revoked while it was paused would come back paused, and rest
         // for ever.
         self.consumer.resume(&list)?;
         assign(&self.consumer, &list)?;
         let mut group = self.consumer.context().group();
-        group.held.extend(offsets.iter().map(|(partition, _)| partition));
+        group.held.extend(claims.iter().map(|claim| claim.partition));
         group.awaited = false;
-        Ok(())
+        drop(group);
+        self.validate(claims)
+    }
+
+    /// Has the broker asked whether it still has what stands before these offsets, under
+    /// the leader that the ledger has read it from: after an unclean election others'
+    /// messages may stand there. librdkafka asks when the leader changes under it and at a
+    /// seek, and never at an assignment. What it has fetched before the seek it forgets,
+    /// and until the answer it fetches nothing; where the log was cut off the next poll
+    /// says so.
+    fn validate(&self, claims: &[Claim]) -> KafkaResult<()> {
+        let known: Vec<Claim> = claims.iter().filter(|claim| claim.leader_epoch.is_some()).cloned().collect();
+        let began = Instant::now();
+        loop {
+            if known.is_empty() {
+                return Ok(());
+            }
+            let sought = self.consumer.seek_partitions(self.places(&known)?, FORGET_TIMEOUT)?;
+            let failed = sought.elements().iter().find_map(|element| element.error().err());
+            match failed {
+                None => return Ok(()),
+                // An assignment takes effect in the background.
+                Some(_) if began.elapsed() < FORGET_TIMEOUT => std::thread::sleep(Duration::from_millis(5)),
+                Some(error) => return Err(error),
+            }
+        }
+    }
+
+    /// The offsets of these claims, each with the epoch of its leader.
+    fn places(&self, claims: &[Claim]) -> KafkaResult<TopicPartitionList> {
+        let mut list = TopicPartitionList::with_capacity(claims.len());
+        for claim in claims {
+            list.add_partition_offset(&self.topic, claim.partition, Offset::Offset(claim.next_offset))?;
+        }
+        for (element, claim) in native(&list).iter().zip(claims) {
+            // SAFETY: the element belongs to `list`, which nobody else has.
+            unsafe {
+                let element = ptr::from_ref(element).cast_mut();
+                sys::rd_kafka_topic_partition_set_leader_epoch(element, claim.leader_epoch.unwrap_or(-1));
+            }
+        }
+        Ok(list)
     }
 
     /// librdkafka gives partitions up in the background and keeps its position in them
@@ -219,20 +275,30 @@ impl Stream {
 
     /// Adds what is waiting, at most `most` messages or 8 MB. Waits up to `patience`
     /// for the first, not at all for the others: a quiet topic is answered at once,
-    /// a busy one fills its batches by itself.
+    /// a busy one fills its batches by itself. What came before an error is handed out
+    /// first: otherwise a batch that cannot be read would keep the good ones before it
+    /// from being posted. After an error nothing more is polled, for librdkafka may have
+    /// skipped what it was about.
     pub fn fill<'s>(
         &'s self,
         waiting: &mut Vec<BorrowedMessage<'s>>,
         most: usize,
         patience: Duration,
     ) -> Result<(), KafkaError> {
+        if let Some(error) = self.failed.take() {
+            return Err(error);
+        }
         let mut bytes = 0usize;
         let mut timeout = patience;
         while waiting.len() < most && bytes < BATCH_BYTES {
             match self.consumer.poll(timeout) {
                 None => break,
-                Some(message) => {
-                    let message = message?;
+                Some(Err(error)) if waiting.is_empty() => return Err(error),
+                Some(Err(error)) => {
+                    self.failed.set(Some(error));
+                    break;
+                }
+                Some(Ok(message)) => {
                     bytes = bytes.saturating_add(message.payload_len()).saturating_add(message.key_len());
                     waiting.push(message);
                 }
@@ -249,13 +315,17 @@ impl Stream {
 
     /// Where the client stands in each claimed stream: past transaction markers and
     /// aborted messages too, which never come as messages.
-    pub fn positions(&self, lineage: &Lineage) -> KafkaResult<HashMap<StreamId, i64>> {
-        let position = self.consumer.position()?;
-        let offset = |element: &rdkafka::topic_partition_list::TopicPartitionListElem<'_>| match element.offset() {
-            Offset::Offset(offset) => Some((lineage.stream(element.partition()), offset)),
-            _ => None,
+    pub fn positions(&self, lineage: &Lineage) -> KafkaResult<Positions> {
+        let list = self.consumer.position()?;
+        // Logical offsets are negative: nothing has been read there yet.
+        let known = native(&list).iter().filter(|element| element.offset >= 0);
+        let position = |element: &sys::rd_kafka_topic_partition_t| {
+            // SAFETY: the element belongs to `list`.
+            let epoch = unsafe { sys::rd_kafka_topic_partition_get_leader_epoch(element) };
+            let position = Position { offset: element.offset, leader_epoch: known_epoch(epoch) };
+            (lineage.stream(element.partition), position)
         };
-        Ok(position.elements().iter().filter_map(offset).collect())
+        Ok(known.map(position).collect())
     }
 
     pub fn pause(&self) -> KafkaResult<()> {
@@ -275,10 +345,33 @@ impl Stream {
         if list.count() == 0 { Ok(()) } else { self.consumer.commit(&list, mode) }
     }
 
+    /// The last error in librdkafka's own words.
+    pub fn words(&self) -> String {
+        self.consumer.context().words().clone()
+    }
+
     /// An error from which this client instance cannot recover.
     pub fn fatal_error(&self) -> Option<String> {
         self.consumer.client().fatal_error().map(|(code, text)| format!("{code}: {text}"))
     }
+}
+
+/// The elements of a list as librdkafka has them, leader epochs included.
+fn native(list: &TopicPartitionList) -> &[sys::rd_kafka_topic_partition_t] {
+    // SAFETY: the list owns its elements, as many as it says, and lives as long as the
+    // borrow. An empty one may have none at all.
+    unsafe {
+        let list = &*list.ptr();
+        match usize::try_from(list.cnt) {
+            Ok(count) if count > 0 => std::slice::from_raw_parts(list.elems, count),
+            _ => &[],
+        }
+    }
+}
+
+/// librdkafka says -1 where the log keeps no epochs.
+fn known_epoch(epoch: i32) -> Option<i32> {
+    (epoch >= 0).then_some(epoch)
 }
 
 /// A message as the ledger sees it; its bytes stay where they are.
@@ -289,6 +382,8 @@ pub fn message<'m>(borrowed: &'m BorrowedMessage<'_>, stream: StreamId) -> Messa
         value: borrowed.payload(),
         headers: headers(borrowed),
         timestamp: borrowed.timestamp().to_millis(),
+        // SAFETY: the message lives as long as 'm.
+        leader_epoch: known_epoch(unsafe { sys::rd_kafka_message_leader_epoch(borrowed.ptr()) }),
     }
 }
 

@@ -7,13 +7,15 @@
 //! by asking the database where the streams go on. A short outage of Postgres is the exception:
 //! the life waits for it, so that no partition moves for nothing.
 
-use crate::claim::{self, Lineage};
+use crate::accept;
+use crate::claim::{self, Claims, Lineage};
 use crate::config::Config;
 use crate::error::DatabaseError;
 use crate::failure::Failure;
 use crate::health::{Condition, Health};
 use crate::life::{APPLY_TIMEOUT, Life};
 use crate::metrics::Metrics;
+use crate::observer::Observed;
 use crate::registry::{self, RulesRefused};
 use crate::stop::{LineageChanged, Stop};
 use crate::stream::Stream;
@@ -43,6 +45,19 @@ pub(crate) enum End {
     Topic(#[from] TopicError),
     #[error("Postgres has not answered within {APPLY_TIMEOUT:?}")]
     TimedOut,
+    #[error("the topic is another one by now, and the ledger knows that one")]
+    LineageMoved,
+    #[error(transparent)]
+    Stuck(#[from] Stuck),
+}
+
+/// A partition of which nothing comes, although the broker says that there is something.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("partition {partition} has messages from offset {next_offset} on, and none has come for {} s", .still.as_secs())]
+pub(crate) struct Stuck {
+    pub(crate) partition: i32,
+    pub(crate) next_offset: i64,
+    pub(crate) still: Duration,
 }
 
 impl From<RulesRefused> for End {
@@ -59,6 +74,7 @@ pub struct Shared {
     pub config: Config,
     pub metrics: Metrics,
     pub health: Health,
+    pub observed: Observed,
     /// Set when the process shall end.
     pub stop: AtomicBool,
 }
@@ -68,15 +84,17 @@ pub struct Worker<'p> {
     pub(crate) number: usize,
     pub(crate) shared: &'p Shared,
     pub(crate) runtime: Runtime,
-    /// The last place that could not be read, and how often.
-    unreadable: Option<(i32, i64, u32)>,
+    /// How librdkafka has told the last place that could not be read, and how often.
+    unreadable: Option<(String, u32)>,
+    /// What has ended the last life. Until it moves, the worker is not ready.
+    stuck: Option<Stuck>,
 }
 
 impl<'p> Worker<'p> {
     pub fn new(number: usize, shared: &'p Shared) -> Result<Self, Stop> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| Stop::Start(format!("no runtime for worker {number}: {error}")))?;
-        Ok(Self { number, shared, runtime, unreadable: None })
+        Ok(Self { number, shared, runtime, unreadable: None, stuck: None })
     }
 
     /// Lives until the process shall end or a person is needed.
@@ -87,6 +105,10 @@ impl<'p> Worker<'p> {
             let end = match self.live() {
                 Ok(()) => break,
                 Err(End::Stop(stop)) => return Err(stop),
+                Err(End::Stuck(stuck)) => {
+                    self.stuck = Some(stuck.clone());
+                    stuck.into()
+                }
                 Err(end) => end,
             };
             if began.elapsed() > Duration::from_secs(60) {
@@ -111,7 +133,7 @@ impl<'p> Worker<'p> {
         let lineage = stream.lineage(config.kafka.unidentified_topic)?;
         self.check_lineage(&mut connection, &lineage)?;
         let mut life = Life::begin(self, &stream, lineage, connection, backend_pid);
-        life.worker.ready();
+        life.worker.turning(&Claims::new());
         while !life.worker.stopping() {
             life.turn()?;
         }
@@ -122,11 +144,24 @@ impl<'p> Worker<'p> {
     /// A topic of the same name with other offsets is another lineage. Its offsets
     /// mean other messages, so nobody goes on by himself.
     pub(crate) fn check_lineage(&self, connection: &mut PgConnection, lineage: &Lineage) -> Result<(), End> {
+        if self.answer(claim::is_known(connection, lineage))? {
+            return Ok(());
+        }
         let others = self.answer(claim::other_lineages(connection, lineage))?;
         let Some(known) = others.into_iter().next() else {
             return Ok(());
         };
-        let changed = LineageChanged { now: lineage.clone(), known: known.lineage, offsets: known.offsets };
+        let accepted = &self.shared.config.accepted;
+        if accepted.topic_id.as_ref() == Some(&lineage.topic_id) {
+            self.runtime.block_on(accept::lineage(connection, lineage, &accepted.person))?;
+            tracing::warn!(
+                worker = self.number, topic = %lineage.topic, topic_id = %lineage.topic_id, person = %accepted.person,
+                "another lineage of the topic is accepted: it is read from its start"
+            );
+            return Ok(());
+        }
+        let (now, accepted) = (lineage.clone(), accepted.topic_id.clone());
+        let changed = LineageChanged { now, known: known.lineage, offsets: known.offsets, accepted };
         Err(Stop::LineageChanged(Box::new(changed)).into())
     }
 
@@ -142,8 +177,18 @@ impl<'p> Worker<'p> {
         }
     }
 
-    pub(crate) fn ready(&self) {
-        self.shared.health.say(self.number, Condition::Ready);
+    /// Says how the worker is, at each of its turns.
+    pub(crate) fn turning(&mut self, claims: &Claims) {
+        let at = |stuck: &Stuck| {
+            claims.values().any(|claim| (claim.partition, claim.next_offset) == (stuck.partition, stuck.next_offset))
+        };
+        // Before its claims it holds nothing: that is no progress.
+        self.stuck = self.stuck.take().filter(|stuck| claims.is_empty() || at(stuck));
+        let condition = match &self.stuck {
+            Some(stuck) => Condition::Waiting(stuck.to_string()),
+            None => Condition::Ready,
+        };
+        self.shared.health.say(self.number, condition);
     }
 
     pub(crate) fn stopping(&self) -> bool {
@@ -158,17 +203,15 @@ impl<'p> Worker<'p> {
         }
     }
 
-    /// Counts how often a place could not be read.
-    pub(crate) fn unreadable(&mut self, partition: i32, next_offset: i64, why: &KafkaError) -> Result<(), Stop> {
-        let times = match self.unreadable {
-            Some((p, o, times)) if (p, o) == (partition, next_offset) => times + 1,
+    /// Counts how often in a row a place could not be read. `words` name its offset; they
+    /// name no partition, and another one may go on meanwhile.
+    pub(crate) fn is_unreadable(&mut self, words: &str) -> bool {
+        let times = match self.unreadable.take() {
+            Some((before, times)) if before == words => times + 1,
             _ => 1,
         };
-        self.unreadable = Some((partition, next_offset, times));
-        if times < MOST_UNREADABLE {
-            return Ok(());
-        }
-        Err(Stop::Unreadable { partition, next_offset, why: why.to_string() })
+        self.unreadable = Some((words.to_owned(), times));
+        times >= MOST_UNREADABLE
     }
 }
 

@@ -5,7 +5,9 @@
 -- the topic's history: nobody goes on from them.
 ALTER TABLE streams ADD COLUMN replay boolean NOT NULL DEFAULT false;
 -- The leader's epoch of the last message: Kafka's own mark of a history that was cut off.
-ALTER TABLE streams ADD COLUMN leader_epoch integer;
+-- It is true at leader_epoch_offset only: a consumer of the previous version moves
+-- next_offset alone, and an old epoch at a new offset would be a false alarm.
+ALTER TABLE streams ADD COLUMN leader_epoch integer, ADD COLUMN leader_epoch_offset bigint;
 
 CREATE OR REPLACE VIEW stream_positions AS
 SELECT topic, partition, next_offset, epoch, cluster_id, topic_id, stream FROM streams WHERE NOT replay;
@@ -96,7 +98,7 @@ END $$;
 -- Column by column: role and acted_at are the database's own words, nobody's claim.
 GRANT INSERT (action_id, action, person, why, message_hash, code, stream, from_offset, next_offset)
     ON actions TO postonce_consumer, postonce_operator;
-GRANT UPDATE (leader_epoch) ON streams TO postonce_consumer;
+GRANT UPDATE (leader_epoch, leader_epoch_offset) ON streams TO postonce_consumer;
 GRANT UPDATE (closed_at, closed_stream, closed_offset) ON quarantine TO postonce_consumer;
 GRANT UPDATE (closed_at) ON quarantine, incidents TO postonce_operator;
 GRANT INSERT ON verifications, verified_streams TO postonce_operator;

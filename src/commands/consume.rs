@@ -2,12 +2,15 @@
 
 use crate::args::{DatabaseArgs, DecoderArgs, KafkaArgs};
 use crate::commands::interrupt;
+use crate::person::PersonArgs;
 use anyhow::Context;
 use clap::ValueEnum;
+use postonce_consumer::accept::{Accepted, Gap};
 use postonce_consumer::config::{Config, GroupProtocol, Kafka};
 use postonce_consumer::database::Database;
 use std::net::SocketAddr;
 use std::process::ExitCode;
+use std::time::Duration;
 
 /// Post the topic's events into the ledger, each exactly once
 ///
@@ -23,6 +26,7 @@ Exit codes: 0 after SIGTERM or SIGINT, 1 an error, 2 wrong usage, 10 the topic i
 Examples:
   postonce consume -b localhost:9092 --database-url postgres://postonce@localhost/ledger
   postonce consume --workers 4 --listen 0.0.0.0:9464
+  postonce consume --accept-gap 0:120-355 --person ada
   postonce consume -X security.protocol=SASL_SSL -X sasl.mechanisms=SCRAM-SHA-512 \\
                    -X sasl.username=postonce -X sasl.password=\"$PASSWORD\"")]
 pub struct Args {
@@ -58,6 +62,26 @@ pub struct Args {
     #[arg(long, env = "POSTONCE_LISTEN", value_name = "HOST:PORT")]
     listen: Option<SocketAddr>,
 
+    /// Go on with the topic of this id, from its first message, although the ledger knows
+    /// another of that name (exit code 10 prints the flag). What is posted already comes as
+    /// duplicates; what was unread in the other one is not read any more. Needed once
+    #[arg(long, env = "POSTONCE_ACCEPT_LINEAGE", value_name = "TOPIC_ID")]
+    accept_lineage: Option<String>,
+
+    /// Go on without these offsets, both ends included, that were deleted before they were
+    /// read (exit code 11 prints the flag); they are written down as lost. Repeatable
+    #[arg(long, env = "POSTONCE_ACCEPT_GAP", value_name = "[PARTITION:]FROM-TO", value_delimiter = ',')]
+    accept_gap: Vec<Gap>,
+
+    #[command(flatten)]
+    person: PersonArgs,
+
+    /// After how many seconds a partition that has messages, and of which none comes, ends
+    /// the worker's connections; it begins anew
+    #[arg(long, env = "POSTONCE_STUCK_AFTER", default_value = "60", value_name = "SECONDS",
+          value_parser = clap::value_parser!(u32).range(5..=3600))]
+    stuck_after: u32,
+
     /// Go on although the broker cannot tell the topic's id and policy. Only for test
     /// doubles: a topic that was deleted and made again would not be noticed
     #[arg(long, env = "POSTONCE_UNIDENTIFIED_TOPIC")]
@@ -84,6 +108,13 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
 
 fn config(args: Args) -> anyhow::Result<Config> {
     let decoder = args.decoder.read()?;
+    let accepts = args.accept_lineage.is_some() || !args.accept_gap.is_empty();
+    let accepted = Accepted {
+        topic_id: args.accept_lineage,
+        gaps: args.accept_gap,
+        // Who accepts nothing needs no name.
+        person: if accepts { args.person.name()? } else { String::new() },
+    };
     Ok(Config {
         database: Database::new(&args.database.database_url, &args.database.schema)?,
         kafka: Kafka {
@@ -101,5 +132,7 @@ fn config(args: Args) -> anyhow::Result<Config> {
         workers: usize::from(args.workers),
         batch_messages: usize::try_from(args.batch)?,
         listen: args.listen,
+        accepted,
+        stuck_after: Duration::from_secs(u64::from(args.stuck_after)),
     })
 }

@@ -18,7 +18,8 @@ const KAFKA_TIMEOUT: Duration = Duration::from_secs(5);
 const HELP: &str = "\
 Outcomes are counted from the byte that the ledger keeps for each offset. Lag is
 messages up to the end of the log that have no outcome yet; it needs Kafka and is
-\"-\" without --brokers.
+\"-\" without --brokers. Lost are offsets that retention deleted before they were read
+and that a person has accepted as lost (consume --accept-gap).
 
 Owner: `alive` while the consumer's session that owns the stream is there, `gone`
 after it, `none` before the first, `unknown` if this role may not see the sessions
@@ -129,8 +130,18 @@ fn as_text(found: &Status, lags: &[Option<i64>]) -> String {
 
     let each = found.streams.iter().map(|stream| outcome_row(name(stream), &stream.outcomes));
     let total = std::iter::once(outcome_row("total".to_owned(), &found.outcomes));
-    let headings =
-        ["STREAM", ">POSTED", ">NOTED", ">DUPLICATE", ">SUPERSEDED", ">CONFLICT", ">REJECTED", ">MESSAGES", ">HOLES"];
+    let headings = [
+        "STREAM",
+        ">POSTED",
+        ">NOTED",
+        ">DUPLICATE",
+        ">SUPERSEDED",
+        ">CONFLICT",
+        ">REJECTED",
+        ">MESSAGES",
+        ">HOLES",
+        ">LOST",
+    ];
     text.push('\n');
     text.push_str(&table::columns(&headings, each.chain(total)));
 
@@ -155,12 +166,16 @@ fn as_text(found: &Status, lags: &[Option<i64>]) -> String {
 }
 
 fn name(stream: &Stream) -> String {
-    let older = if stream.newest_lineage { "" } else { " (older lineage)" };
-    format!("{}/{}{older}", table::visible(&stream.topic), stream.partition)
+    let which = match stream {
+        Stream { replay: true, .. } => " (replay)",
+        Stream { newest_lineage: true, .. } => "",
+        _ => " (older lineage)",
+    };
+    format!("{}/{}{which}", table::visible(&stream.topic), stream.partition)
 }
 
 fn outcome_row(name: String, counts: &Counts) -> Vec<String> {
-    let Counts { posted, noted, duplicate, superseded, conflict, rejected, holes } = *counts;
-    let numbers = [posted, noted, duplicate, superseded, conflict, rejected, counts.messages(), holes];
+    let Counts { posted, noted, duplicate, superseded, conflict, rejected, holes, lost } = *counts;
+    let numbers = [posted, noted, duplicate, superseded, conflict, rejected, counts.messages(), holes, lost];
     std::iter::once(name).chain(numbers.map(|number| number.to_string())).collect()
 }

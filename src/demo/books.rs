@@ -102,5 +102,6 @@ pub fn difference(after: &Counts, before: &Counts) -> Counts {
         conflict: after.conflict.saturating_sub(before.conflict),
         rejected: after.rejected.saturating_sub(before.rejected),
         holes: after.holes.saturating_sub(before.holes),
+        lost: after.lost.saturating_sub(before.lost),
     }
 }

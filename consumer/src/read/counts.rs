@@ -14,6 +14,8 @@ pub struct Counts {
     pub rejected: u64,
     /// Offsets without a message: transaction markers, compacted or aborted records.
     pub holes: u64,
+    /// Offsets that retention deleted before they were read, and a person accepted as lost.
+    pub lost: u64,
 }
 
 /// Bytes that no consumer writes: the row is damaged.
@@ -40,9 +42,10 @@ impl Counts {
                 b'C' => counts.conflict += 1,
                 b'R' => counts.rejected += 1,
                 b'.' => counts.holes += 1,
-                b'H' => {
+                b'H' | b'L' => {
                     let (length, after) = rest.split_first_chunk::<8>().ok_or(unknown)?;
-                    counts.holes = counts.holes.saturating_add(u64::from_be_bytes(*length));
+                    let run = if byte == b'H' { &mut counts.holes } else { &mut counts.lost };
+                    *run = run.saturating_add(u64::from_be_bytes(*length));
                     rest = after;
                 }
                 _ => return Err(unknown),
@@ -51,7 +54,7 @@ impl Counts {
         Ok(counts)
     }
 
-    /// Messages, which is all offsets but the holes.
+    /// Messages, which is all offsets but the holes and what was lost.
     pub fn messages(&self) -> u64 {
         self.posted + self.noted + self.duplicate + self.superseded + self.conflict + self.rejected
     }
@@ -66,6 +69,7 @@ impl AddAssign for Counts {
         self.conflict += other.conflict;
         self.rejected += other.rejected;
         self.holes = self.holes.saturating_add(other.holes);
+        self.lost = self.lost.saturating_add(other.lost);
     }
 }
 
@@ -74,14 +78,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_byte_counts_once_and_a_long_hole_by_its_length() {
+    fn every_byte_counts_once_and_a_run_by_its_length() {
         let mut outcomes = b"PPNDDDSCR..H".to_vec();
         // A length whose bytes look like outcomes is not mistaken for them.
         outcomes.extend_from_slice(&u64::from_be_bytes(*b"\0\0\0\0\0\0PP").to_be_bytes());
-        outcomes.extend_from_slice(b"P");
+        outcomes.extend_from_slice(b"PL");
+        outcomes.extend_from_slice(&7u64.to_be_bytes());
         let counts = Counts::of(&outcomes).unwrap();
-        let expected =
-            Counts { posted: 3, noted: 1, duplicate: 3, superseded: 1, conflict: 1, rejected: 1, holes: 2 + 0x5050 };
+        let expected = Counts {
+            posted: 3,
+            noted: 1,
+            duplicate: 3,
+            superseded: 1,
+            conflict: 1,
+            rejected: 1,
+            holes: 2 + 0x5050,
+            lost: 7,
+        };
         assert_eq!(counts, expected);
         assert_eq!(counts.messages(), 10);
     }
@@ -100,8 +113,16 @@ mod tests {
         for (offset, outcome) in [5, 6, 8, 20, 21, 22].into_iter().zip(Outcome::ALL) {
             outcomes.push(offset, outcome).unwrap();
         }
-        let one_each =
-            Counts { posted: 1, noted: 1, duplicate: 1, superseded: 1, conflict: 1, rejected: 1, holes: 1 + 11 };
+        let one_each = Counts {
+            posted: 1,
+            noted: 1,
+            duplicate: 1,
+            superseded: 1,
+            conflict: 1,
+            rejected: 1,
+            holes: 1 + 11,
+            lost: 0,
+        };
         assert_eq!(Counts::of(outcomes.bytes()), Ok(one_each));
     }
 }

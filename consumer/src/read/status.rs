@@ -39,6 +39,8 @@ pub struct Stream {
     /// the sessions of the consumer's role; `pg_read_all_stats` allows it).
     pub owner: String,
     pub last_recorded_at: Option<When>,
+    /// Of a replay that was executed: no part of the topic's history.
+    pub replay: bool,
     /// A topic that was deleted and made again has an older lineage beside it.
     pub newest_lineage: bool,
     #[sqlx(skip)]
@@ -114,7 +116,9 @@ SELECT s.stream, s.cluster_id, s.topic, s.topic_id, s.partition, s.first_offset,
             ELSE 'gone' END AS owner,
        (SELECT (extract(epoch FROM b.recorded_at) * 1000000)::bigint FROM batches b
         WHERE b.stream = s.stream ORDER BY b.seq DESC LIMIT 1) AS last_recorded_at,
-       s.created_at = max(s.created_at) OVER (PARTITION BY s.cluster_id, s.topic, s.partition) AS newest_lineage
+       s.replay,
+       NOT s.replay AND s.created_at = max(s.created_at) FILTER (WHERE NOT s.replay)
+                                       OVER (PARTITION BY s.cluster_id, s.topic, s.partition) AS newest_lineage
 FROM streams s LEFT JOIN pg_stat_activity a ON a.pid = s.backend_pid
 GROUP BY s.stream
 ORDER BY s.topic, s.partition, s.created_at, s.stream";

@@ -3,7 +3,7 @@
 use super::ReplayError;
 use super::crew::Job;
 use crate::apply::{Applied, apply};
-use crate::batch::{Batch, Received};
+use crate::batch::{Batch, Position, Positions, Received};
 use crate::claim::{self, Claims, Lineage};
 use crate::config::Kafka;
 use crate::database::Database;
@@ -13,7 +13,7 @@ use crate::reread::{Ranges, Source, Stretch, Watch};
 use crate::store::KnownAccounts;
 use crate::stream;
 use crate::trouble::{Next, Trouble};
-use postonce_schema::{Decoder, StreamId};
+use postonce_schema::Decoder;
 use rdkafka::Message as _;
 use sqlx::postgres::PgConnection;
 use std::collections::{BTreeMap, HashMap};
@@ -114,8 +114,10 @@ impl Worker<'_, '_> {
         let decoder = self.posting.decoder;
         let lineage = self.posting.lineage;
         let stream = |partition| lineage.stream(partition);
-        let positions: HashMap<StreamId, i64> =
-            stretch.positions.iter().map(|(partition, position)| (stream(*partition), *position)).collect();
+        // Nobody fetches on from where a replay ends, so the leader's epoch there is of no use.
+        let at = |offset| Position { offset, leader_epoch: None };
+        let positions: Positions =
+            stretch.positions.iter().map(|(partition, position)| (stream(*partition), at(*position))).collect();
         let read = |message| Received::read(stream::message(message, stream(message.partition())), decoder);
         let mut received: Vec<Received<'_>> = stretch.messages.iter().map(read).collect();
         let (nowhere, mut trouble, mut posted) = (HashMap::new(), Trouble::default(), Posted::default());
