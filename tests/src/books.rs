@@ -90,6 +90,7 @@ impl Ledger {
                     .map(|(name, value)| Header { name: name.as_bytes(), value: value.as_deref() })
                     .collect(),
                 timestamp: message.timestamp,
+                leader_epoch: None,
             };
             let chain = chains.entry(partition).or_insert(START);
             *chain = Parts::of(&seen).link(*chain, seen.at.offset);
@@ -239,8 +240,9 @@ fn decode(from: i64, bytes: &[u8]) -> Result<(Vec<(i64, char)>, i64)> {
         rest = tail;
         match first {
             b'.' => offset += 1,
-            b'H' => {
-                let (length, tail) = rest.split_first_chunk::<8>().context("a hole without its length")?;
+            // A hole, or what was lost to retention.
+            b'H' | b'L' => {
+                let (length, tail) = rest.split_first_chunk::<8>().context("a run without its length")?;
                 (offset, rest) = (offset + i64::from_be_bytes(*length), tail);
             }
             b'P' | b'N' | b'D' | b'S' | b'C' | b'R' => {

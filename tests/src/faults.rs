@@ -42,13 +42,7 @@ impl Consumer {
     }
 
     /// By another program than the one that was just built.
-    fn start_by(
-        program: Option<&Path>,
-        env: &[(&str, &str)],
-        topic: &str,
-        group: &str,
-        more: &[&str],
-    ) -> Result<Self> {
+    fn start_by(program: Option<&Path>, env: &[(&str, &str)], topic: &str, group: &str, more: &[&str]) -> Result<Self> {
         let port = free_port()?;
         let listen = format!("127.0.0.1:{port}");
         let own = ["consume", "--topic", topic, "--group", group, "--listen", &listen];
@@ -77,6 +71,11 @@ impl Consumer {
     /// How many batches were rolled back for this reason.
     pub fn failures(&self, reason: &str) -> Result<f64> {
         self.metric("postonce_transaction_failures_total", &[("reason", reason)])
+    }
+
+    /// Where it serves its pages.
+    pub fn port(&self) -> u16 {
+        self.port
     }
 
     /// The status of `/readyz`.
@@ -138,7 +137,8 @@ impl Flow {
         Self::of(&kafka.bootstrap(), topic.to_owned(), ledger)
     }
 
-    fn of(bootstrap: &str, topic: String, ledger: Ledger) -> Result<Self> {
+    /// The same, by the brokers' `host:port`.
+    pub fn of(bootstrap: &str, topic: String, ledger: Ledger) -> Result<Self> {
         let sender = Sender::new(bootstrap, "lz4")?;
         Ok(Self { bootstrap: bootstrap.to_owned(), group: unique("group"), topic, ledger, sender })
     }

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail, ensure};
 use postonce::child_process;
 use postonce::private_postgres::free_port;
 use rdkafka::ClientConfig;
-use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
+use rdkafka::admin::{AdminClient, AdminOptions, NewPartitions, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use tempfile::TempDir;
@@ -140,14 +140,23 @@ impl Kafka {
         for (key, value) in config {
             topic = topic.set(key, value);
         }
-        self.admin(async |admin| Ok(admin.create_topics([&topic], &AdminOptions::new()).await?.remove(0)))?
-            .map_err(|(_, code)| anyhow::anyhow!("cannot create topic {name}: {code}"))?;
-        let probe: BaseConsumer = self.client().create()?;
-        wait_until(Duration::from_secs(20), "the leaders of a new topic", || {
-            let metadata = probe.fetch_metadata(Some(name), Duration::from_secs(2))?;
-            let led = metadata.topics().iter().flat_map(|topic| topic.partitions()).filter(|part| part.leader() >= 0);
-            Ok((led.count() == usize::try_from(partitions)?).then_some(()))
-        })
+        make_topic(&self.client(), &topic)
+    }
+
+    /// Adds partitions to a topic, up to so many.
+    pub fn add_partitions(&self, name: &str, partitions: usize) -> Result<()> {
+        let more = NewPartitions::new(name, partitions);
+        self.admin(async |admin| Ok(admin.create_partitions([&more], &AdminOptions::new()).await?.remove(0)))?
+            .map_err(|(_, code)| anyhow::anyhow!("cannot add partitions to {name}: {code}"))?;
+        Ok(())
+    }
+
+    /// The file that holds the first messages of a partition. To be altered only while the
+    /// broker is stopped.
+    pub fn segment(&self, topic: &str, partition: i32) -> Result<PathBuf> {
+        let path = self.directory.path().join(format!("data/{topic}-{partition}/{:020}.log", 0));
+        ensure!(path.is_file(), "there is no {}", path.display());
+        Ok(path)
     }
 
     /// Deletes a topic and waits until it is gone.
@@ -163,11 +172,7 @@ impl Kafka {
 
     /// The configuration of a client of this broker, to be built upon.
     pub fn client(&self) -> ClientConfig {
-        let mut config = ClientConfig::new();
-        config.set("bootstrap.servers", self.bootstrap());
-        // A broker that is starting refuses connections: that is no news.
-        config.set_log_level(rdkafka::config::RDKafkaLogLevel::Emerg);
-        config
+        quiet_client(&self.bootstrap())
     }
 
     /// The last lines of the broker's log.
@@ -178,8 +183,7 @@ impl Kafka {
     }
 
     fn admin<T>(&self, ask: impl AsyncFnOnce(&AdminClient<DefaultClientContext>) -> Result<T>) -> Result<T> {
-        let admin: AdminClient<DefaultClientContext> = self.client().create()?;
-        Builder::new_current_thread().enable_all().build()?.block_on(ask(&admin))
+        admin(&self.client(), ask)
     }
 
     fn log_path(&self) -> PathBuf {
@@ -233,12 +237,41 @@ impl Drop for Kafka {
     }
 }
 
+/// The configuration of a client that does not tell of brokers that start or are gone.
+pub(crate) fn quiet_client(bootstrap: &str) -> ClientConfig {
+    let mut config = ClientConfig::new();
+    config.set("bootstrap.servers", bootstrap);
+    config.set_log_level(rdkafka::config::RDKafkaLogLevel::Emerg);
+    config
+}
+
+fn admin<T>(
+    client: &ClientConfig,
+    ask: impl AsyncFnOnce(&AdminClient<DefaultClientContext>) -> Result<T>,
+) -> Result<T> {
+    let admin: AdminClient<DefaultClientContext> = client.create()?;
+    Builder::new_current_thread().enable_all().build()?.block_on(ask(&admin))
+}
+
+/// Makes a topic and waits until each of its partitions has a leader.
+pub(crate) fn make_topic(client: &ClientConfig, topic: &NewTopic<'_>) -> Result<()> {
+    let name = topic.name;
+    admin(client, async |admin| Ok(admin.create_topics([topic], &AdminOptions::new()).await?.remove(0)))?
+        .map_err(|(_, code)| anyhow::anyhow!("cannot create topic {name}: {code}"))?;
+    let probe: BaseConsumer = client.create()?;
+    wait_until(Duration::from_secs(20), "the leaders of a new topic", || {
+        let metadata = probe.fetch_metadata(Some(name), Duration::from_secs(2))?;
+        let led = metadata.topics().iter().flat_map(|topic| topic.partitions()).filter(|part| part.leader() >= 0);
+        Ok((led.count() == usize::try_from(topic.num_partitions)?).then_some(()))
+    })
+}
+
 /// Where `setup.sh` puts the jars.
-fn libraries() -> PathBuf {
+pub(crate) fn libraries() -> PathBuf {
     repository().join("target/kafka/lib")
 }
 
-fn java(options: &[&str]) -> Command {
+pub(crate) fn java(options: &[&str]) -> Command {
     let home = std::env::var_os("JAVA_HOME").map(|home| Path::new(&home).join("bin/java"));
     let mut command = Command::new(home.filter(|java| java.is_file()).unwrap_or_else(|| PathBuf::from("java")));
     command
@@ -252,7 +285,7 @@ fn java(options: &[&str]) -> Command {
 /// 16 random bytes in URL-safe base64, as `StorageTool random-uuid` prints
 /// them, without the second that a Java process takes. Digits of base 16 are
 /// also digits of base 64; the last of 22 has four bits that must be zero.
-fn cluster_id() -> String {
+pub(crate) fn cluster_id() -> String {
     let random: u128 = rand::random();
     format!("{:0>32x}", random)[..21].to_owned() + "A"
 }

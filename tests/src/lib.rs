@@ -30,6 +30,7 @@
 mod auditor;
 mod books;
 mod clock;
+mod cluster;
 mod compare;
 mod database;
 mod disk;
@@ -43,8 +44,8 @@ mod odd;
 mod parts;
 mod process;
 mod proxy;
-mod said;
 pub mod recovery;
+mod said;
 pub mod scenario;
 mod trial;
 mod wait;
@@ -52,6 +53,7 @@ mod wait;
 pub use auditor::{Audited, Terms, audit};
 pub use books::{Books, Ledger};
 pub use clock::Clock;
+pub use cluster::Cluster;
 pub use database::Db;
 pub use disk::SmallDisk;
 pub use faults::{Barrier, Consumer, Flow, QUICK, delete_before, load, payment, payments};
@@ -61,7 +63,9 @@ pub use libtest_mimic::Trial;
 pub use messages::{Message, Sender, Transaction, end_offsets, read_all};
 pub use network::Network;
 pub use odd::send_with_header;
-pub use parts::{Database, kafka, postgres, postgres_18, repository, start_postgres, start_postgres_18, stop_parts, unique};
+pub use parts::{
+    Database, kafka, postgres, postgres_18, repository, start_postgres, start_postgres_18, stop_parts, unique,
+};
 pub use postonce::private_postgres::{PrivatePostgres, StartOptions, free_port};
 pub use process::PostonceProcess;
 pub use proxy::{Fault, Proxy};

@@ -92,7 +92,10 @@ fn run(decoder: &Decoder, order: &[Arriving], sizes: &[usize], stale: &[bool]) -
             let at = At { stream: StreamId::from_i64(i64::from(partition)), offset };
             let value = Some(text.as_bytes());
             let event = decoder.decode(Raw { value, headers: &[], timestamp: None });
-            (Message { at, key: None, value, headers: Vec::new(), timestamp: None }, event.expect(text))
+            (
+                Message { at, key: None, value, headers: Vec::new(), timestamp: None, leader_epoch: None },
+                event.expect(text),
+            )
         })
         .collect();
     let arrivals: Vec<Arrival<'_, '_>> = decoded.iter().map(|(message, event)| Arrival { message, event }).collect();

@@ -22,13 +22,13 @@ pub fn tests() -> Vec<Trial> {
     ]
 }
 
-fn lineage(kafka: &Kafka, topic: &str) -> Result<Lineage> {
+pub fn lineage(kafka: &Kafka, topic: &str) -> Result<Lineage> {
     let client: BaseConsumer = kafka.client().create()?;
     postonce_consumer::topic::lineage(client.client(), topic, false).context("no lineage")
 }
 
 /// It has ended with this code, has said all of this, and has changed nothing.
-fn stopped(flow: &Flow, mut consumer: Consumer, code: i32, limit: Duration, says: &[&str]) -> Result<()> {
+pub fn stopped(flow: &Flow, mut consumer: Consumer, code: i32, limit: Duration, says: &[&str]) -> Result<()> {
     let ended = consumer.exit_code(limit)?;
     let said = consumer.stderr();
     ensure!(ended == code, "exit code {ended} instead of {code}:\n{said}");
@@ -41,7 +41,7 @@ fn stopped(flow: &Flow, mut consumer: Consumer, code: i32, limit: Duration, says
 }
 
 /// A ledger that has ten payments of a topic, one partition.
-fn ten_payments(kafka: &Kafka, label: &str) -> Result<Flow> {
+pub fn ten_payments(kafka: &Kafka, label: &str) -> Result<Flow> {
     let flow = Flow::new(kafka, Ledger::fresh(label)?, label, 1)?;
     flow.send(payments("first", 10))?;
     let consumer = flow.consume(&[])?;
@@ -51,7 +51,7 @@ fn ten_payments(kafka: &Kafka, label: &str) -> Result<Flow> {
 }
 
 /// The topic is deleted and made again, with other messages at the same offsets.
-fn made_again(kafka: &Kafka, flow: &Flow) -> Result<(Lineage, Lineage)> {
+pub fn made_again(kafka: &Kafka, flow: &Flow) -> Result<(Lineage, Lineage)> {
     let before = lineage(kafka, &flow.topic)?;
     kafka.delete_topic(&flow.topic)?;
     kafka.create_topic(&flow.topic, 1, &[])?;
@@ -95,7 +95,7 @@ fn a_gap_stops() -> Result<()> {
 }
 
 /// The second consumer of the ledger's life has taken over.
-fn wait_claimed_again(flow: &Flow) -> Result<()> {
+pub fn wait_claimed_again(flow: &Flow) -> Result<()> {
     wait_until(LIMIT, "the second claim", || {
         Ok((flow.ledger.db.one::<i64>("SELECT max(epoch) FROM streams")? == 2).then_some(()))
     })

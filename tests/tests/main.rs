@@ -12,10 +12,13 @@ mod auditor;
 mod cases;
 mod envelopes;
 mod export;
+mod faults_accept;
 mod faults_clock;
+mod faults_cluster;
 mod faults_disk;
 mod faults_frozen;
 mod faults_kill;
+mod faults_log;
 mod faults_network;
 mod faults_outage;
 mod faults_races;
@@ -57,6 +60,7 @@ fn main() {
         real_input::tests(),
         model::tests(),
         faults_kill::tests(),
+        faults_cluster::tests(),
         faults_outage::tests(),
         cases::tests(),
         export::tests(),
@@ -65,7 +69,9 @@ fn main() {
         envelopes::tests(),
         faults_clock::tests(),
         faults_disk::tests(),
+        faults_accept::tests(),
         faults_frozen::tests(),
+        faults_log::tests(),
         faults_races::tests(),
         faults_restore::tests(),
         faults_transaction::tests(),
