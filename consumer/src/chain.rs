@@ -207,7 +207,7 @@ mod tests {
 
     fn parts(headers: Vec<Header<'_>>) -> Parts {
         let at = At { stream: StreamId::from_i64(1), offset: 0 };
-        Parts::of(&Message { at, key: None, value: Some(b"v"), headers, timestamp: None })
+        Parts::of(&Message { at, key: None, value: Some(b"v"), headers, timestamp: None, leader_epoch: None })
     }
 
     #[test]

@@ -41,7 +41,14 @@ fn told(events: &[String], held: Option<(i64, &String)>, known: &[&String]) -> T
         .zip(events)
         .map(|(offset, text)| {
             let at = At { stream: StreamId::from_i64(1), offset };
-            let message = Message { at, key: None, value: Some(text.as_bytes()), headers: Vec::new(), timestamp: None };
+            let message = Message {
+                at,
+                key: None,
+                value: Some(text.as_bytes()),
+                headers: Vec::new(),
+                timestamp: None,
+                leader_epoch: None,
+            };
             (message, event(text))
         })
         .collect();
@@ -164,7 +171,7 @@ fn only_what_is_not_greater_is_looked_up() {
         .map(|text| decoder.decode(Raw { value: Some(text.as_bytes()), headers: &[], timestamp: None }).unwrap())
         .collect();
     let at = At { stream: StreamId::from_i64(1), offset: 0 };
-    let message = Message { at, key: None, value: None, headers: Vec::new(), timestamp: None };
+    let message = Message { at, key: None, value: None, headers: Vec::new(), timestamp: None, leader_epoch: None };
     let arrivals: Vec<Arrival<'_, '_>> = decoded.iter().map(|event| Arrival { message: &message, event }).collect();
     assert_eq!(not_greater(&arrivals, &HashMap::new()).count(), 0, "a resource that is absent knows no event");
     let first = &decoded[0];
