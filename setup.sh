@@ -82,6 +82,7 @@ package() {
     apt-get:venv) echo python3-venv ;;
     apt-get:xz) echo xz-utils ;;
     apt-get:bean-check | dnf:bean-check | apk:bean-check | brew:bean-check) echo beancount ;;
+    dnf:faketime | apk:faketime | brew:faketime) echo libfaketime ;;
     dnf:cc) echo gcc ;;
     dnf:c++) echo gcc-c++ ;;
     dnf:perl) echo perl ;;
@@ -137,10 +138,11 @@ install_missing() {
     fi
 }
 
-# Programs of other people that judge what `postonce export` writes. Not every package
-# manager has them: a test that finds its judge missing says so and passes.
-install_judges() {
-    for thing in hledger ledger bean-check; do
+# Programs of other people that judge what `postonce export` writes, and one that sets a
+# clock wrong. Not every package manager has them: a test that finds one missing says so
+# and passes.
+install_optional() {
+    for thing in hledger ledger bean-check faketime; do
         if have $thing; then continue; fi
         tool=$(manager)
         line=$(install_line "$tool" $thing)
@@ -151,7 +153,7 @@ install_judges() {
         elif [ "$tool" != none ] && have sudo && sudo -n true 2>/dev/null; then
             as_root "sudo -n" "$tool" "$line" || true
         fi
-        have $thing || say "skipped: $thing is missing, its tests of export will be skipped; try: $line"
+        have $thing || say "skipped: $thing is missing, the tests that use it will be skipped; try: $line"
     done
 }
 
@@ -248,7 +250,7 @@ make_venv() {
 require_cargo
 install_missing
 if [ "$purpose" = test ]; then
-    install_judges
+    install_optional
     mkdir -p target
     fetch_kafka
     fetch_postgres18
