@@ -9,13 +9,21 @@ use tracing_subscriber::util::SubscriberInitExt;
 /// beside those of every command.
 #[derive(Args)]
 pub struct LogArgs {
+    // Behind the command's own flags in each --help.
     /// What is logged: a level (error, warn, info, debug, trace), or a filter such as
     /// `info,postonce_consumer=debug`
-    #[arg(long, env = "POSTONCE_LOG", default_value = "info", value_name = "FILTER", global = true)]
+    #[arg(
+        long,
+        env = "POSTONCE_LOG",
+        default_value = "info",
+        value_name = "FILTER",
+        global = true,
+        display_order = 900
+    )]
     log: String,
 
     /// The form of the log; by default for people on a terminal, JSON elsewhere
-    #[arg(long, env = "POSTONCE_LOG_FORMAT", value_name = "FORMAT", global = true)]
+    #[arg(long, env = "POSTONCE_LOG_FORMAT", value_name = "FORMAT", global = true, display_order = 901)]
     log_format: Option<Format>,
 }
 
