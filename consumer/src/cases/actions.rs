@@ -1,7 +1,6 @@
 //! What people have decided, and the deciding of it.
 
-use super::incidents::IncidentKey;
-use super::quarantine::MessageKey;
+use super::key::{IncidentKey, MessageKey};
 use crate::chain::Hash;
 use crate::error::DatabaseError;
 use crate::read::When;

@@ -4,6 +4,7 @@
 use super::CaseError;
 use super::actions::{Action, of_incident};
 use super::cursor::Cursor;
+use super::key::IncidentKey;
 use super::name::Name;
 use crate::error::DatabaseError;
 use crate::read::trace::{ResourceTrace, trace_resource};
@@ -15,14 +16,6 @@ use uuid::Uuid;
 
 /// The most rows that an ambiguous name is answered with.
 const MOST_NAMED: i64 = 20;
-
-/// Names an incident.
-#[derive(Clone, Debug, PartialEq, Eq, sqlx::FromRow)]
-pub struct IncidentKey {
-    pub stream: i64,
-    pub offset: i64,
-    pub code: String,
-}
 
 /// Which incidents.
 #[derive(Clone, Debug, Default)]

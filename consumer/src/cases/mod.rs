@@ -8,6 +8,7 @@
 pub mod actions;
 pub mod cursor;
 pub mod incidents;
+pub mod key;
 pub mod name;
 pub mod quarantine;
 

@@ -3,8 +3,9 @@
 use super::CaseError;
 use super::actions::{Action, of_message};
 use super::cursor::Cursor;
+use super::key::MessageKey;
 use super::name::Name;
-use crate::chain::{Hash, hex};
+use crate::chain::Hash;
 use crate::error::DatabaseError;
 use crate::read::{When, snapshot};
 use postonce_schema::Timestamp;
@@ -13,20 +14,6 @@ use sqlx::postgres::PgConnection;
 
 /// The most rows that an ambiguous name is answered with.
 const MOST_NAMED: i64 = 20;
-
-/// Names a row. One message may have been refused under several codes.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, sqlx::FromRow)]
-pub struct MessageKey {
-    pub hash: Hash,
-    pub code: String,
-}
-
-impl MessageKey {
-    /// The hash as people write it.
-    pub fn id(&self) -> String {
-        hex::text(&self.hash)
-    }
-}
 
 /// Which rows.
 #[derive(Clone, Debug, Default)]

@@ -2,8 +2,8 @@
 
 use super::FilterArgs;
 use crate::args::{DatabaseArgs, Output, OutputArgs};
+use crate::cases::PageArgs;
 use crate::{reader, table};
-use postonce_consumer::cases::cursor::Cursor;
 use postonce_consumer::cases::quarantine::{Page, Refused, State, list};
 use std::process::ExitCode;
 
@@ -30,21 +30,8 @@ pub struct Args {
     #[command(flatten)]
     filter: FilterArgs,
 
-    /// Only those that wait for a person; the default
-    #[arg(long, env = "POSTONCE_OPEN", conflicts_with = "all_states")]
-    open: bool,
-
-    /// The closed ones too
-    #[arg(long, env = "POSTONCE_ALL_STATES")]
-    all_states: bool,
-
-    /// Rows on a page
-    #[arg(long, env = "POSTONCE_LIMIT", value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u16).range(1..))]
-    limit: u16,
-
-    /// The next, older page: the cursor that the page before has shown
-    #[arg(long, env = "POSTONCE_BEFORE", value_name = "CURSOR")]
-    before: Option<Cursor>,
+    #[command(flatten)]
+    page: PageArgs,
 
     #[command(flatten)]
     database: DatabaseArgs,
@@ -54,9 +41,9 @@ pub struct Args {
 }
 
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let filter = args.filter.filter(args.all_states);
+    let filter = args.filter.filter(args.page.all_states);
     let page = reader::ask(&args.database, async |connection| {
-        Ok(list(connection, &filter, args.limit, args.before.as_ref()).await?)
+        Ok(list(connection, &filter, args.page.limit, args.page.before.as_ref()).await?)
     })?;
     table::print(&match args.output.output {
         Output::Json => table::json(&page)?,
