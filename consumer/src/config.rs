@@ -24,6 +24,8 @@ pub struct Config {
     /// A partition of which nothing comes for so long, although it has something, ends the
     /// worker's life.
     pub stuck_after: Duration,
+    /// How far back the ledger may have to be healed from the topic.
+    pub recovery_window: Duration,
 }
 
 /// How the topic is read.

@@ -1,11 +1,11 @@
 //! A consumer process: its workers, its page for Prometheus, its end.
 
 use crate::config::Config;
-
 use crate::health::{self, Condition, Health};
 use crate::metrics::Metrics;
 use crate::observer::{self, Observed};
 use crate::registry;
+use crate::retention;
 use crate::stop::Stop;
 use crate::stream::Stream;
 use crate::topic;
@@ -31,6 +31,12 @@ pub fn consume(config: Config, stopping: &dyn Fn() -> bool) -> Result<(), Stop> 
         service.spawn(health::serve(listener, shared.metrics.clone(), shared.health.clone()));
     }
     service.spawn(look(shared.config.database.clone(), shared.metrics.clone()));
+    if !shared.config.kafka.unidentified_topic {
+        let asking = Arc::clone(&shared);
+        service.spawn(async move {
+            retention::watch(&asking.config.kafka, asking.config.recovery_window, &asking.metrics).await;
+        });
+    }
     let asking = Arc::clone(&shared);
     service.spawn_blocking(move || observer::observe(&asking.config.kafka, &asking.observed, &asking.stop));
     let outcome = run_workers(&shared, stopping);

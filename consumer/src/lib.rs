@@ -16,7 +16,7 @@
 //!
 //! Beside it: `accept` (what a person goes on in spite of), `observer` (what the brokers
 //! say when they are asked), `claim` (who may advance a stream), `registry` (frozen rules), `topic`
-//! (which lineage), `consume` (the process), `health` and `metrics` (what it tells),
+//! (which lineage), `retention` (how far the topic reaches back), `consume` (the process), `health` and `metrics` (what it tells),
 //! `read` (what people ask the ledger), `cases` (what waits for a person), `reread`
 //! and `replay` (the topic again), `verify` (whether the books are right), `digest` and
 //! `checkpoint` (the books in one hash).
@@ -47,6 +47,7 @@ pub mod rebuild;
 pub mod registry;
 pub mod replay;
 pub mod reread;
+pub mod retention;
 pub mod rows;
 pub mod stop;
 pub mod store;

@@ -9,7 +9,7 @@ use crate::database::Database;
 use crate::failure::Failure;
 use crate::health::Condition;
 use crate::metrics::Metrics;
-use crate::observer::{LogEnd, Stillness};
+use crate::observer::{Seen, Stillness};
 use crate::registry;
 use crate::stop::Stop;
 use crate::store::KnownAccounts;
@@ -399,17 +399,19 @@ impl<'w, 'p, 's> Life<'w, 'p, 's> {
         let shared = self.worker.shared;
         let topic = &self.lineage.topic;
         for claim in self.claims.values() {
-            let Some(end) = shared.observed.end(claim.partition) else { continue };
+            let Some(seen) = shared.observed.ends(claim.partition) else { continue };
+            let ends = seen.ends;
             let (stillness, told) = self.watched.entry(claim.partition).or_default();
-            let still = stillness.look(claim.next_offset, end.last_stable, turned);
+            let still = stillness.look(claim.next_offset, ends.last_stable, turned);
             let metrics = &shared.metrics;
             let labels = [topic.as_str(), &claim.partition.to_string()];
-            metrics.unstable.with_label_values(&labels).set(end.high_watermark.saturating_sub(end.last_stable).max(0));
-            metrics.held_back_seconds.with_label_values(&labels).set(seconds(end.held_for));
+            metrics.log_start.with_label_values(&labels).set(ends.log_start);
+            metrics.unstable.with_label_values(&labels).set(ends.high_watermark.saturating_sub(ends.last_stable).max(0));
+            metrics.held_back_seconds.with_label_values(&labels).set(seconds(seen.held_for));
             metrics.still_seconds.with_label_values(&labels).set(seconds(still));
-            if end.held_for >= HELD_BACK_AFTER && told.is_none_or(|told| told.elapsed() >= HELD_BACK_AFTER) {
+            if seen.held_for >= HELD_BACK_AFTER && told.is_none_or(|told| told.elapsed() >= HELD_BACK_AFTER) {
                 *told = Some(Instant::now());
-                tell_held_back(topic, claim.partition, end);
+                tell_held_back(topic, claim.partition, &seen);
             }
             if still >= shared.config.stuck_after {
                 let Claim { partition, next_offset, .. } = *claim;
@@ -509,9 +511,10 @@ async fn watched<T>(
     }
 }
 
-fn tell_held_back(topic: &str, partition: i32, end: LogEnd) {
+fn tell_held_back(topic: &str, partition: i32, seen: &Seen) {
     tracing::warn!(
-        topic, partition, last_stable_offset = end.last_stable, log_end = end.high_watermark, held_for = ?end.held_for,
+        topic, partition, last_stable_offset = seen.ends.last_stable, log_end = seen.ends.high_watermark,
+        held_for = ?seen.held_for,
         "an open transaction holds this partition back. If its producer is gone, find it by \
          `kafka-transactions.sh find-hanging` and end it by `kafka-transactions.sh abort`"
     );

@@ -105,6 +105,12 @@ metrics! {
     lag: IntGaugeVec = "postonce_lag_messages" ["topic", "partition"];
     /// The first offset that has no outcome yet, for the partitions of this process.
     next_offset: IntGaugeVec = "postonce_next_offset" ["topic", "partition"];
+    /// First offset that the log still has: what retention deletes ends before it, and it must never pass the next offset.
+    log_start: IntGaugeVec = "postonce_log_start_offset" ["topic", "partition"];
+    /// Seconds that the topic keeps its messages; not there if it keeps them for ever.
+    retention: IntGaugeVec = "postonce_topic_retention_seconds" ["topic"];
+    /// Seconds that the topic should keep its messages (--recovery-window-hours).
+    recovery_window: IntGauge = "postonce_recovery_window_seconds" [];
     /// Offsets between the last stable one and the end of the log: open transactions, and what waits behind them.
     unstable: IntGaugeVec = "postonce_unstable_offsets" ["topic", "partition"];
     /// Seconds that the last stable offset has been standing still behind the end of the log.
@@ -120,7 +126,15 @@ metrics! {
 impl Metrics {
     /// Another process may hold the partition from now on.
     pub fn forget(&self, topic: &str, partition: i32) {
-        for gauge in [&self.lag, &self.next_offset, &self.unstable, &self.held_back_seconds, &self.still_seconds] {
+        let of_a_partition = [
+            &self.lag,
+            &self.next_offset,
+            &self.log_start,
+            &self.unstable,
+            &self.held_back_seconds,
+            &self.still_seconds,
+        ];
+        for gauge in of_a_partition {
             // A gauge that nobody has set yet is not there to be removed.
             let _ = gauge.remove_label_values(&[topic, &partition.to_string()]);
         }

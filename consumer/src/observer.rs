@@ -1,5 +1,5 @@
 //! What the brokers say when they are asked: which topic this is, and where the log of each
-//! partition ends.
+//! partition begins and ends.
 //!
 //! A worker cannot well ask itself. On its connection a question waits behind the fetch
 //! that waits for messages; and a partition that is not fetched any more looks to it like
@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How often the brokers are asked: a question of the topic's id, and two of the ends, each
+/// How often the brokers are asked: a question of the topic's id, and three of the ends, each
 /// a millisecond.
 ///
 /// librdkafka keeps its offset when a topic is deleted and made again, and nothing else
@@ -31,15 +31,15 @@ const ASK_EVERY: Duration = Duration::from_secs(1);
 /// How long they may take. What they said before stands until then.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 
-/// The end of one partition.
+/// Both ends of one partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LogEnd {
+pub struct Ends {
+    /// The first offset that retention has left.
+    pub log_start: i64,
     /// The next offset of the log, and with that of open transactions too.
     pub high_watermark: i64,
     /// Before this offset every transaction has ended. Nobody reads beyond it.
     pub last_stable: i64,
-    /// How long the last stable offset has been standing still behind the end.
-    pub held_for: Duration,
 }
 
 /// What was last said of the topic, and of the partitions that this process holds.
@@ -52,9 +52,12 @@ struct Answers {
     ends: BTreeMap<i32, Option<Seen>>,
 }
 
-#[derive(Clone, Copy)]
-struct Seen {
-    end: LogEnd,
+/// The ends of one partition as they were last seen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Seen {
+    pub ends: Ends,
+    /// How long the last stable offset has been standing still behind the end.
+    pub held_for: Duration,
     /// When the last stable offset was first seen here, or last with nothing behind it.
     since: Instant,
 }
@@ -75,19 +78,19 @@ impl Observed {
         self.lock().ends.remove(&partition);
     }
 
-    /// Where the log of a partition ends.
-    pub fn end(&self, partition: i32) -> Option<LogEnd> {
-        Some(self.lock().ends.get(&partition).copied()??.end)
+    /// Where the log of a partition begins and ends.
+    pub fn ends(&self, partition: i32) -> Option<Seen> {
+        self.lock().ends.get(&partition).copied().flatten()
     }
 
     fn wanted(&self) -> Vec<i32> {
         self.lock().ends.keys().copied().collect()
     }
 
-    fn note(&self, partition: i32, high_watermark: i64, last_stable: i64, now: Instant) {
+    fn note(&self, partition: i32, now: Ends, at: Instant) {
         // It may have been revoked while the brokers were asked.
         if let Some(slot) = self.lock().ends.get_mut(&partition) {
-            *slot = Some(see(*slot, high_watermark, last_stable, now));
+            *slot = Some(see(*slot, now, at));
         }
     }
 
@@ -96,13 +99,12 @@ impl Observed {
     }
 }
 
-fn see(before: Option<Seen>, high_watermark: i64, last_stable: i64, now: Instant) -> Seen {
-    let held = high_watermark > last_stable;
+fn see(before: Option<Seen>, now: Ends, at: Instant) -> Seen {
     let since = match before {
-        Some(seen) if held && seen.end.last_stable == last_stable => seen.since,
-        _ => now,
+        Some(seen) if now.high_watermark > now.last_stable && seen.ends.last_stable == now.last_stable => seen.since,
+        _ => at,
     };
-    Seen { end: LogEnd { high_watermark, last_stable, held_for: now.duration_since(since) }, since }
+    Seen { ends: now, held_for: at.duration_since(since), since }
 }
 
 /// Asks until the process ends. Blocks its thread.
@@ -146,22 +148,28 @@ fn ask_ends(
     }
     // The stable offsets first: what is appended between the two answers then looks like
     // more behind them for once, and never like less.
-    let stable = log_ends(stable, topic, &wanted)?;
-    let all = log_ends(all, topic, &wanted)?;
-    let now = Instant::now();
+    let starts = ends(all, topic, Offset::Beginning, &wanted)?;
+    let stable = ends(stable, topic, Offset::End, &wanted)?;
+    let all = ends(all, topic, Offset::End, &wanted)?;
+    let at = Instant::now();
     for (partition, last_stable) in stable {
-        if let Some(high_watermark) = all.get(&partition) {
-            observed.note(partition, *high_watermark, last_stable, now);
+        if let (Some(&log_start), Some(&high_watermark)) = (starts.get(&partition), all.get(&partition)) {
+            observed.note(partition, Ends { log_start, high_watermark, last_stable }, at);
         }
     }
     Ok(())
 }
 
-/// The end of each partition, as far as this client's isolation lets it see.
-fn log_ends(client: &BaseConsumer<Quiet>, topic: &str, partitions: &[i32]) -> KafkaResult<BTreeMap<i32, i64>> {
+/// One end of each partition, as far as this client's isolation lets it see.
+fn ends(
+    client: &BaseConsumer<Quiet>,
+    topic: &str,
+    end: Offset,
+    partitions: &[i32],
+) -> KafkaResult<BTreeMap<i32, i64>> {
     let mut list = TopicPartitionList::with_capacity(partitions.len());
     for partition in partitions {
-        list.add_partition_offset(topic, *partition, Offset::End)?;
+        list.add_partition_offset(topic, *partition, end)?;
     }
     let found = client.offsets_for_times(list, ANSWER_WITHIN)?;
     let mut ends = BTreeMap::new();
@@ -203,14 +211,15 @@ mod tests {
     fn an_open_transaction_holds_the_stable_offset() {
         let begin = Instant::now();
         let at = |seconds: u32| begin + SECOND * seconds;
-        let first = see(None, 10, 10, at(0));
-        let opened = see(Some(first), 12, 10, at(5));
-        assert_eq!(opened.end.held_for, SECOND * 5, "it may have been open since it was last asked");
-        let grown = see(Some(opened), 20, 10, at(9));
-        assert_eq!(grown.end, LogEnd { high_watermark: 20, last_stable: 10, held_for: SECOND * 9 });
-        let moved = see(Some(grown), 20, 15, at(10));
-        assert_eq!(moved.end.held_for, Duration::ZERO);
-        assert_eq!(see(Some(moved), 20, 20, at(11)).end.held_for, Duration::ZERO);
+        let ends = |high_watermark, last_stable| Ends { log_start: 0, high_watermark, last_stable };
+        let first = see(None, ends(10, 10), at(0));
+        let opened = see(Some(first), ends(12, 10), at(5));
+        assert_eq!(opened.held_for, SECOND * 5, "it may have been open since it was last asked");
+        let grown = see(Some(opened), ends(20, 10), at(9));
+        assert_eq!((grown.ends, grown.held_for), (ends(20, 10), SECOND * 9));
+        let moved = see(Some(grown), ends(20, 15), at(10));
+        assert_eq!(moved.held_for, Duration::ZERO);
+        assert_eq!(see(Some(moved), ends(20, 20), at(11)).held_for, Duration::ZERO);
     }
 
     #[test]

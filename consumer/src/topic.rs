@@ -1,6 +1,7 @@
 //! Which topic this is: its lineage, and whether a ledger may be built on it.
 
 use crate::claim::Lineage;
+use crate::retention::Retention;
 use rdkafka::admin::{AdminClient, AdminOptions, ResourceSpecifier};
 use rdkafka::client::{Client, ClientContext, DefaultClientContext};
 use rdkafka::config::ClientConfig;
@@ -42,23 +43,24 @@ pub fn lineage<C: ClientContext>(client: &Client<C>, topic: &str, unidentified: 
     Ok(Lineage { cluster_id, topic: topic.to_owned(), topic_id })
 }
 
-/// Refuses a compacted topic.
-pub async fn check_policy(config: &ClientConfig, topic: &str) -> Result<(), TopicError> {
+/// Refuses a compacted topic; how long it keeps its messages.
+pub async fn check_policy(config: &ClientConfig, topic: &str) -> Result<Retention, TopicError> {
     let admin: AdminClient<DefaultClientContext> = config.create()?;
     let options = AdminOptions::new().request_timeout(Some(ASK_TIMEOUT));
     let results = admin.describe_configs(&[ResourceSpecifier::Topic(topic)], &options).await?;
-    for result in results {
-        let resource = match result {
-            Ok(resource) => resource,
-            Err(RDKafkaErrorCode::UnknownTopicOrPartition) => return Err(TopicError::NoSuchTopic(topic.to_owned())),
-            Err(code) => return Err(KafkaError::AdminOp(code).into()),
-        };
-        let policy = resource.get("cleanup.policy").and_then(|entry| entry.value.clone()).unwrap_or_default();
-        if policy.contains("compact") {
-            return Err(TopicError::Compacted { topic: topic.to_owned(), policy });
+    let resource = match results.into_iter().next() {
+        Some(Ok(resource)) => resource,
+        Some(Err(RDKafkaErrorCode::UnknownTopicOrPartition)) | None => {
+            return Err(TopicError::NoSuchTopic(topic.to_owned()));
         }
+        Some(Err(code)) => return Err(KafkaError::AdminOp(code).into()),
+    };
+    let setting = |name| resource.get(name).and_then(|entry| entry.value.clone()).unwrap_or_default();
+    let policy = setting("cleanup.policy");
+    if policy.contains("compact") {
+        return Err(TopicError::Compacted { topic: topic.to_owned(), policy });
     }
-    Ok(())
+    Ok(Retention::of(&setting("retention.ms"), &setting("retention.bytes")))
 }
 
 /// Asks for the topic's id. rdkafka has no call for it, so librdkafka's own is used.

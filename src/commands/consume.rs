@@ -82,6 +82,13 @@ pub struct Args {
           value_parser = clap::value_parser!(u32).range(5..=3600))]
     stuck_after: u32,
 
+    /// For how many hours back the ledger must be able to heal from the topic: the age of the
+    /// oldest backup that may be put back, and the time to notice it and to read again. A topic
+    /// that keeps its messages for less is warned of
+    #[arg(long, env = "POSTONCE_RECOVERY_WINDOW_HOURS", default_value = "168", value_name = "HOURS",
+          value_parser = clap::value_parser!(u32).range(1..))]
+    recovery_window_hours: u32,
+
     /// Go on although the broker cannot tell the topic's id and policy. Only for test
     /// doubles: a topic that was deleted and made again would not be noticed
     #[arg(long, env = "POSTONCE_UNIDENTIFIED_TOPIC")]
@@ -134,5 +141,6 @@ fn config(args: Args) -> anyhow::Result<Config> {
         listen: args.listen,
         accepted,
         stuck_after: Duration::from_secs(u64::from(args.stuck_after)),
+        recovery_window: Duration::from_secs(u64::from(args.recovery_window_hours) * 3_600),
     })
 }

@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Instant;
 
 use anyhow::Result;
 use libtest_mimic::{Failed, Trial};
@@ -11,11 +12,17 @@ thread_local! {
     static SAID: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Makes a test of a function. Its name carries its module:
+/// Makes a test of a function, which tells how long it took. Its name carries its module:
 /// `real_parts::parts::broker_round_trip` becomes `parts::broker_round_trip`.
 pub fn trial(module: &str, name: &str, test: fn() -> Result<()>) -> Trial {
     let module = module.split_once("::").map_or(module, |(_, rest)| rest);
-    Trial::test(format!("{module}::{name}"), move || run(test))
+    let name = format!("{module}::{name}");
+    Trial::test(name.clone(), move || {
+        let began = Instant::now();
+        let outcome = run(test);
+        eprintln!("{:6.1} s  {name}", began.elapsed().as_secs_f64());
+        outcome
+    })
 }
 
 /// `trials![one, other]` makes tests of the functions `one` and `other` of this module.
