@@ -1,5 +1,6 @@
 //! A consumer process: its workers, its page for Prometheus, its end.
 
+use crate::clock::{Clock, Polls};
 use crate::config::Config;
 use crate::health::{self, Condition, Health};
 use crate::metrics::Metrics;
@@ -50,7 +51,14 @@ fn prepare(config: Config) -> Result<Arc<Shared>, Stop> {
     Stream::check(&config.kafka).map_err(|error| Stop::Start(format!("-X: {error}")))?;
     let metrics = Metrics::new().map_err(|error| Stop::Start(format!("metrics: {error}")))?;
     let health = Health::new(config.workers);
-    Ok(Arc::new(Shared { config, metrics, health, observed: Observed::default(), stop: AtomicBool::new(false) }))
+    Ok(Arc::new(Shared {
+        config,
+        metrics,
+        health,
+        observed: Observed::default(),
+        polls: Polls::default(),
+        stop: AtomicBool::new(false),
+    }))
 }
 
 /// What would fail later is told at once, to the person who is there.
@@ -87,7 +95,12 @@ fn run_workers(shared: &Arc<Shared>, stopping: &dyn Fn() -> bool) -> Result<(), 
 /// Waits for the workers; the first that needs a person ends the others.
 fn wait(shared: &Shared, stopping: &dyn Fn() -> bool, results: &Receiver<Result<(), Stop>>) -> Result<(), Stop> {
     let mut outcome = Ok(());
+    let mut clock = Clock::now();
     loop {
+        if let Some(back) = clock.set_back() {
+            tracing::warn!(?back, "this machine's clock was set back, and the Kafka client waits by it: begin anew");
+            shared.polls.interrupt();
+        }
         if stopping() || outcome.is_err() {
             shared.stop.store(true, Ordering::Relaxed);
         }

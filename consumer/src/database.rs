@@ -85,12 +85,16 @@ impl Database {
     }
 
     /// Creates the schema and brings it up to date. Safe to run twice, and by two at once.
+    /// A schema that a later release has brought further is left as it is: this one works
+    /// on it, and whoever rolls an update back migrates first, too.
     pub async fn migrate(&self) -> Result<(), DatabaseError> {
         let mut connection = self.connect().await?;
         // The name was checked to be a plain identifier.
         let create = format!("CREATE SCHEMA IF NOT EXISTS {}", self.schema);
         sqlx::raw_sql(AssertSqlSafe(create)).execute(&mut connection).await.map_err(DatabaseError::Query)?;
-        MIGRATIONS.run(&mut connection).await.map_err(DatabaseError::Migration)
+        let mut migrations = Migrator::with_migrations(MIGRATIONS.iter().cloned().collect());
+        migrations.set_ignore_missing(true);
+        migrations.run(&mut connection).await.map_err(DatabaseError::Migration)
     }
 
     /// Refuses a database that `migrate` has not brought to this program's version.

@@ -16,7 +16,7 @@
 //!
 //! Beside it: `accept` (what a person goes on in spite of), `observer` (what the brokers
 //! say when they are asked), `claim` (who may advance a stream), `registry` (frozen rules), `topic`
-//! (which lineage), `retention` (how far the topic reaches back), `consume` (the process), `health` and `metrics` (what it tells),
+//! (which lineage), `retention` (how far the topic reaches back), `clock` (one that was set back), `consume` (the process), `health` and `metrics` (what it tells),
 //! `read` (what people ask the ledger), `cases` (what waits for a person), `reread`
 //! and `replay` (the topic again), `verify` (whether the books are right), `digest` and
 //! `checkpoint` (the books in one hash).
@@ -28,6 +28,7 @@ pub mod cases;
 pub mod chain;
 pub mod checkpoint;
 pub mod claim;
+pub mod clock;
 pub mod config;
 pub mod consume;
 pub mod database;

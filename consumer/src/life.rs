@@ -406,7 +406,10 @@ impl<'w, 'p, 's> Life<'w, 'p, 's> {
             let metrics = &shared.metrics;
             let labels = [topic.as_str(), &claim.partition.to_string()];
             metrics.log_start.with_label_values(&labels).set(ends.log_start);
-            metrics.unstable.with_label_values(&labels).set(ends.high_watermark.saturating_sub(ends.last_stable).max(0));
+            metrics
+                .unstable
+                .with_label_values(&labels)
+                .set(ends.high_watermark.saturating_sub(ends.last_stable).max(0));
             metrics.held_back_seconds.with_label_values(&labels).set(seconds(seen.held_for));
             metrics.still_seconds.with_label_values(&labels).set(seconds(still));
             if seen.held_for >= HELD_BACK_AFTER && told.is_none_or(|told| told.elapsed() >= HELD_BACK_AFTER) {

@@ -161,12 +161,7 @@ fn ask_ends(
 }
 
 /// One end of each partition, as far as this client's isolation lets it see.
-fn ends(
-    client: &BaseConsumer<Quiet>,
-    topic: &str,
-    end: Offset,
-    partitions: &[i32],
-) -> KafkaResult<BTreeMap<i32, i64>> {
+fn ends(client: &BaseConsumer<Quiet>, topic: &str, end: Offset, partitions: &[i32]) -> KafkaResult<BTreeMap<i32, i64>> {
     let mut list = TopicPartitionList::with_capacity(partitions.len());
     for partition in partitions {
         list.add_partition_offset(topic, *partition, end)?;

@@ -159,6 +159,27 @@ impl Drop for Stream {
     }
 }
 
+/// Ends a poll early, from any thread.
+pub struct Interrupt(ptr::NonNull<sys::rd_kafka_queue_t>);
+
+// SAFETY: librdkafka locks its queues itself.
+unsafe impl Send for Interrupt {}
+
+impl Interrupt {
+    /// The poll that is under way, or the next one, ends with nothing.
+    pub fn end_poll(&self) {
+        // SAFETY: the queue lives until this handle is dropped.
+        unsafe { sys::rd_kafka_queue_yield(self.0.as_ptr()) }
+    }
+}
+
+impl Drop for Interrupt {
+    fn drop(&mut self) {
+        // SAFETY: it is this handle's own reference, and nobody uses it after this.
+        unsafe { sys::rd_kafka_queue_destroy(self.0.as_ptr()) }
+    }
+}
+
 impl Stream {
     /// Whether a client can be made with these properties. Connects to nobody.
     pub fn check(kafka: &Kafka) -> KafkaResult<()> {
@@ -170,6 +191,14 @@ impl Stream {
         let consumer = BaseConsumer::from_config_and_context(&kafka.consumer_config(), Rebalances::default())?;
         consumer.subscribe(&[&kafka.topic])?;
         Ok(Self { consumer, topic: kafka.topic.clone(), failed: Cell::new(None) })
+    }
+
+    /// For another thread. It must be dropped before the stream is.
+    pub fn interrupt(&self) -> KafkaResult<Interrupt> {
+        // SAFETY: the client lives as long as `self`.
+        let queue = unsafe { sys::rd_kafka_queue_get_consumer(self.consumer.client().native_ptr()) };
+        let none = || KafkaError::ClientCreation("the client has no consumer's queue".to_owned());
+        ptr::NonNull::new(queue).map(Interrupt).ok_or_else(none)
     }
 
     /// The lineage of the topic's offsets, as the brokers tell it now.

@@ -9,6 +9,7 @@
 
 use crate::accept;
 use crate::claim::{self, Claims, Lineage};
+use crate::clock::Polls;
 use crate::config::Config;
 use crate::error::DatabaseError;
 use crate::failure::Failure;
@@ -49,6 +50,8 @@ pub(crate) enum End {
     LineageMoved,
     #[error(transparent)]
     Stuck(#[from] Stuck),
+    #[error("this machine's clock was set back")]
+    ClockSetBack,
 }
 
 /// A partition of which nothing comes, although the broker says that there is something.
@@ -75,6 +78,7 @@ pub struct Shared {
     pub metrics: Metrics,
     pub health: Health,
     pub observed: Observed,
+    pub polls: Polls,
     /// Set when the process shall end.
     pub stop: AtomicBool,
 }
@@ -130,11 +134,15 @@ impl<'p> Worker<'p> {
         self.answer(registry::register(&mut connection, &self.shared.config.decoder.rules))?;
         let backend_pid = self.answer(claim::backend_pid(&mut connection))?;
         let stream = Stream::subscribe(&config.kafka)?;
+        let poll = self.shared.polls.of(self.number, stream.interrupt()?);
         let lineage = stream.lineage(config.kafka.unidentified_topic)?;
         self.check_lineage(&mut connection, &lineage)?;
         let mut life = Life::begin(self, &stream, lineage, connection, backend_pid);
         life.worker.turning(&Claims::new());
         while !life.worker.stopping() {
+            if poll.was_interrupted() {
+                return Err(End::ClockSetBack);
+            }
             life.turn()?;
         }
         life.farewell();

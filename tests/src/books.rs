@@ -34,9 +34,20 @@ impl Ledger {
 
     /// In this Postgres.
     pub fn fresh_in(server: &PrivatePostgres, label: &str) -> Result<Self> {
+        Self::made_in(server, label, |url| {
+            let runtime = Builder::new_current_thread().enable_all().build()?;
+            Ok(runtime.block_on(Schema::new(url, "postonce")?.migrate())?)
+        })
+    }
+
+    /// In the shared Postgres, and migrated by somebody else.
+    pub fn made_by(label: &str, migrate: impl FnOnce(&str) -> Result<()>) -> Result<Self> {
+        Self::made_in(&postgres(), label, migrate)
+    }
+
+    fn made_in(server: &PrivatePostgres, label: &str, migrate: impl FnOnce(&str) -> Result<()>) -> Result<Self> {
         let Database { name, url, db } = Database::fresh_in(server, label)?;
-        let runtime = Builder::new_current_thread().enable_all().build()?;
-        runtime.block_on(Schema::new(&url, "postonce")?.migrate())?;
+        migrate(&url)?;
         // For our own connections: the product sets its search_path itself.
         db.execute(&format!("ALTER DATABASE {name} SET search_path = postonce"))?;
         Ok(Self::at(&url))

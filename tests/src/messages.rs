@@ -14,6 +14,7 @@ use rdkafka::producer::{BaseRecord, Producer, ProducerContext, ThreadedProducer}
 use rdkafka::{Offset, TopicPartitionList};
 
 use crate::parts::unique;
+use crate::wait::wait_until;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -204,10 +205,11 @@ impl Transaction {
 /// The end of the log of each partition, markers of transactions included.
 pub fn end_offsets(bootstrap: &str, topic: &str) -> Result<Vec<i64>> {
     let probe: BaseConsumer = ClientConfig::new().set("bootstrap.servers", bootstrap).create()?;
-    partitions(&probe, topic)?
-        .into_iter()
-        .map(|partition| Ok(probe.fetch_watermarks(topic, partition, LIMIT)?.1))
-        .collect()
+    let partitions = partitions(&probe, topic)?;
+    // A new topic, or a broker that has just started, may have no leader yet.
+    wait_until(LIMIT, "the end of the log", || {
+        partitions.iter().map(|partition| Ok(Some(probe.fetch_watermarks(topic, *partition, LIMIT)?.1))).collect()
+    })
 }
 
 /// Every message that a `read_committed` reader finds in the topic now,

@@ -90,7 +90,8 @@ fn the_clock_of_the_consumer_is_stepped() -> Result<()> {
     consumer.wait_ready(200, LIMIT)?;
     ensure!(consumer.is_running()?, "the consumer has ended");
     let lives = consumer.metric("postonce_worker_lives_total", &[])?;
-    ensure!(lives == 2.0, "two workers have had {lives} lives");
+    // Forth nobody minds; back ends the waits that would last for years, and both begin anew.
+    ensure!(lives >= 6.0, "the clock was set back twice, and two workers have had {lives} lives");
     // It did look at this clock.
     let said = consumer.stderr();
     let year = Timestamp::now().to_string()[..4].parse::<i32>()?;

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use postonce_tests::{Fault, Flow, Kafka, Ledger, Network, Proxy, QUICK, Trial, kafka, payments, trials};
+use postonce_tests::{Fault, Flow, Kafka, Ledger, Network, Proxy, QUICK, Said, Trial, kafka, payments, trials};
 
 const LIMIT: Duration = Duration::from_secs(120);
 const STORM: Duration = Duration::from_secs(20);
@@ -63,6 +63,7 @@ fn weathered(seed: u64, lasts: Duration) -> Result<()> {
     }
     one.finish()?;
     other.finish()?;
+    Said::by(&flow, &["verify", "--deep"])?.complaint(0, &[])?;
     flow.check_against_undisturbed()
 }
 

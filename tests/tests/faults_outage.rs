@@ -185,14 +185,16 @@ fn kafka_is_killed_under_load() -> Result<()> {
 fn kafka_is_away(way: impl FnOnce(&mut Kafka) -> Result<()>) -> Result<()> {
     let mut kafka = Kafka::start()?;
     let flow = Flow::new(&kafka, Ledger::fresh("broker")?, "broker", 2)?;
-    flow.send_load(5_000, 5)?;
+    flow.send_load(3_000, 5)?;
     let mut consumer = flow.consume(&["--batch", "100"])?;
-    flow.wait_offsets(1_000, LIMIT)?;
-    way(&mut kafka)?;
-    not_ready_and_alive(&mut consumer)?;
-    kafka.start_again()?;
-    consumer.wait_ready(200, LIMIT)?;
     flow.wait_done(LIMIT)?;
+    // The producer goes on sending: what the broker has not confirmed it sends again.
+    disturbed(&flow, &mut consumer, |consumer| {
+        way(&mut kafka)?;
+        not_ready_and_alive(consumer)?;
+        kafka.start_again()?;
+        consumer.wait_ready(200, LIMIT)
+    })?;
     ensure!(consumer.is_running()?, "the process has ended");
     // The broker leads in a new epoch now. Markers of that epoch stand behind the last
     // message, which is of the old one: nothing was cut off.
