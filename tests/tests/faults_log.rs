@@ -23,6 +23,7 @@ pub fn tests() -> Vec<Trial> {
         markers_with_retention_behind_them_are_no_gap,
         a_hanging_transaction_is_told_and_waited_for,
         a_partition_of_which_nothing_comes_is_told_and_begun_anew,
+        a_topic_that_reaches_back_too_shortly_is_told,
     ]
 }
 
@@ -230,4 +231,27 @@ fn a_partition_of_which_nothing_comes_is_told_and_begun_anew() -> Result<()> {
     flow.ledger.check()?;
     ensure!(euros(&flow)? == 500, "{} for 5 payments", euros(&flow)?);
     Ok(())
+}
+
+/// A ledger that is put back heals only as far as the topic reaches back.
+fn a_topic_that_reaches_back_too_shortly_is_told() -> Result<()> {
+    let kafka = kafka();
+    let mut flow = Flow::new(&kafka, Ledger::fresh("short")?, "short", 1)?;
+    flow.topic = unique("hour");
+    kafka.create_topic(&flow.topic, 1, &[("retention.ms", "3600000")])?;
+    flow.send(payments("short", 10))?;
+    let consumer = flow.consume(&["--recovery-window-hours", "2"])?;
+    flow.wait_done(LIMIT)?;
+    let of_topic = [("topic", flow.topic.as_str())];
+    consumer.wait_metric("postonce_topic_retention_seconds", &of_topic, 3_600.0, LIMIT)?;
+    ensure!(consumer.metric("postonce_recovery_window_seconds", &[])? == 7_200.0, "another window");
+    delete_before(&kafka, &flow.topic, 0, 7)?;
+    consumer.wait_metric("postonce_log_start_offset", &of_topic, 7.0, LIMIT)?;
+    let warned = |said: &str| said.contains("less than the recovery window of 7200s");
+    ensure!(warned(&consumer.stderr()), "no warning:\n{}", consumer.stderr());
+    consumer.finish()?;
+    let consumer = flow.consume(&["--recovery-window-hours", "1"])?;
+    consumer.wait_metric("postonce_topic_retention_seconds", &of_topic, 3_600.0, LIMIT)?;
+    ensure!(!warned(&consumer.stderr()), "an hour is enough for an hour");
+    consumer.finish()
 }

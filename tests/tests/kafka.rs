@@ -14,7 +14,6 @@ pub fn tests() -> Vec<Trial> {
         a_log_of_nothing_but_markers_leaves_no_lag,
         an_open_transaction_is_waited_for,
         topics_in_every_codec_are_read,
-        a_compacted_topic_is_refused,
     ]
 }
 
@@ -159,17 +158,5 @@ fn topics_in_every_codec_are_read() -> Result<()> {
         ))?;
         assert_eq!(held, "20000", "{codec}");
     }
-    Ok(())
-}
-
-fn a_compacted_topic_is_refused() -> Result<()> {
-    let kafka = kafka();
-    let topic = postonce_tests::unique("compacted");
-    kafka.create_topic(&topic, 1, &[("cleanup.policy", "compact")])?;
-    let ledger = Ledger::fresh("compacted")?;
-    let mut consumer = postonce_tests::Consumer::start(&kafka, &topic, &topic, &ledger.url, &[])?;
-    assert_eq!(consumer.exit_code(LIMIT)?, 1);
-    ensure!(consumer.stderr().contains("cleanup.policy=compact"), "{}", consumer.stderr());
-    assert_eq!(ledger.db.one::<i64>("SELECT count(*) FROM streams")?, 0);
     Ok(())
 }
