@@ -1,7 +1,7 @@
 -- What people decide, what they accept as lost, and what was verified. It only adds:
 -- a consumer of the previous version goes on beside it.
 
--- In the order in which a batch writes them: in another one a batch that is under way and
+-- In the order in which a batch comes to them: in another one a batch that is under way and
 -- this migration would wait for each other, and one of the two would be rolled back.
 LOCK TABLE quarantine, incidents, streams IN ACCESS EXCLUSIVE MODE;
 

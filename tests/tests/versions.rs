@@ -21,14 +21,14 @@ pub fn tests() -> Vec<Trial> {
 }
 
 /// All that a migration may do while older programs run: it adds, and every column that it
-/// adds has a default. Tables in the order in which a batch writes them: in another order
+/// adds has a default. Tables in the order in which a batch comes to them: in another order
 /// a batch that is under way and the migration would wait for each other.
 const EXPANDED: &str = "
     DO $$
     DECLARE name text;
     BEGIN
-        FOREACH name IN ARRAY ARRAY['rules', 'events', 'resources', 'accounts', 'postings', 'quarantine', 'conflicts',
-                                    'incidents', 'balances', 'batches', 'streams', 'claims', 'actions', 'verifications',
+        FOREACH name IN ARRAY ARRAY['resources', 'events', 'accounts', 'postings', 'quarantine', 'conflicts', 'incidents',
+                                    'balances', 'batches', 'streams', 'rules', 'claims', 'actions', 'verifications',
                                     'verified_streams', 'verified_balances'] LOOP
             EXECUTE format('ALTER TABLE %I ADD COLUMN of_the_next_release text NOT NULL DEFAULT ''next''', name);
         END LOOP;
