@@ -82,7 +82,6 @@ package() {
     apt-get:venv) echo python3-venv ;;
     apt-get:xz) echo xz-utils ;;
     apt-get:bean-check | dnf:bean-check | apk:bean-check | brew:bean-check) echo beancount ;;
-    dnf:faketime | apk:faketime | brew:faketime) echo libfaketime ;;
     dnf:cc) echo gcc ;;
     dnf:c++) echo gcc-c++ ;;
     dnf:perl) echo perl ;;
@@ -138,11 +137,10 @@ install_missing() {
     fi
 }
 
-# Programs of other people that judge what `postonce export` writes, and one that sets a
-# clock wrong. Not every package manager has them: a test that finds one missing says so
-# and passes.
+# Programs of other people that judge what `postonce export` writes. Not every package
+# manager has them: a test that finds one missing says so and passes.
 install_optional() {
-    for thing in hledger ledger bean-check faketime; do
+    for thing in hledger ledger bean-check; do
         if have $thing; then continue; fi
         tool=$(manager)
         line=$(install_line "$tool" $thing)

@@ -80,8 +80,14 @@ impl Rebalances {
 impl ClientContext for Rebalances {
     /// Comes just before the poll that returns the same error.
     fn error(&self, error: KafkaError, reason: &str) {
-        tracing::warn!(target: "librdkafka", %error, "{reason}");
-        reason.clone_into(&mut self.words());
+        let mut words = self.words();
+        // While no broker is there it says so ten times a second.
+        if *words == reason {
+            tracing::debug!(target: "librdkafka", %error, "{reason}");
+        } else {
+            tracing::warn!(target: "librdkafka", %error, "{reason}");
+            reason.clone_into(&mut words);
+        }
     }
 
     fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {

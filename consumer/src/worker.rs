@@ -139,14 +139,21 @@ impl<'p> Worker<'p> {
         self.check_lineage(&mut connection, &lineage)?;
         let mut life = Life::begin(self, &stream, lineage, connection, backend_pid);
         life.worker.turning(&Claims::new());
-        while !life.worker.stopping() {
-            if poll.was_interrupted() {
-                return Err(End::ClockSetBack);
+        let end = loop {
+            if life.worker.stopping() {
+                life.farewell();
+                return Ok(());
             }
-            life.turn()?;
-        }
-        life.farewell();
-        Ok(())
+            if poll.was_interrupted() {
+                break End::ClockSetBack;
+            }
+            if let Err(end) = life.turn() {
+                break end;
+            }
+        };
+        // Before the client is dropped: without a broker its end takes a minute.
+        self.shared.health.say(self.number, Condition::Waiting(end.to_string()));
+        Err(end)
     }
 
     /// A topic of the same name with other offsets is another lineage. Its offsets

@@ -1,55 +1,63 @@
-//! A machine clock that is wrong: libfaketime (Debian's package `faketime`) between a
-//! program and the time of day. How long things take stays as it is.
+//! A machine clock that is wrong, for a program of the test: `wrong_clock.c` stands between
+//! it and the time of day. How long things take stays as it is.
 
-use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use postonce::private_postgres::{PrivatePostgres, StartOptions};
 use tempfile::TempDir;
+
+use crate::parts::repository;
 
 /// A clock that can be set while programs look at it.
 pub struct Clock {
     directory: TempDir,
-    library: PathBuf,
+    wrong_by: File,
 }
 
 impl Clock {
-    /// A clock that is right. `None` where libfaketime is not installed.
+    /// A clock that is right. `None` where programs cannot be made to look at it.
     pub fn right() -> Result<Option<Self>> {
-        let Some(library) = library() else { return Ok(None) };
+        if !cfg!(target_os = "linux") {
+            return Ok(None);
+        }
         let directory = tempfile::Builder::new().prefix("postonce-clock-").tempdir()?;
         // A server's own user must see the time, too.
         fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755))?;
-        let clock = Self { directory, library };
+        let output = Command::new("cc")
+            .args(["-shared", "-fPIC", "-O2", "-Wall", "-Werror", "-o"])
+            .arg(directory.path().join("wrong_clock.so"))
+            .arg(repository().join("tests/src/wrong_clock.c"))
+            .arg("-ldl")
+            .output()
+            .context("no C compiler")?;
+        ensure!(output.status.success(), "cc: {}", String::from_utf8_lossy(&output.stderr));
+        let wrong_by = OpenOptions::new().write(true).create_new(true).open(directory.path().join("seconds"))?;
+        let clock = Self { directory, wrong_by };
         clock.set("+0")?;
         Ok(Some(clock))
     }
 
     /// So far from the right time from now on, such as `-5d` or `+10y`.
     pub fn set(&self, offset: &str) -> Result<()> {
-        // Whoever looks meanwhile sees the old one or the new one.
-        let new = self.directory.path().join("new");
-        fs::write(&new, offset)?;
-        Ok(fs::rename(new, self.file())?)
+        let number = offset.trim_end_matches(['y', 'd']);
+        let days = if offset.ends_with('y') { 365 } else { 1 };
+        let seconds = number.parse::<i64>().with_context(|| offset.to_owned())? * days * 86_400;
+        Ok(self.wrong_by.write_all_at(&seconds.to_ne_bytes(), 0)?)
     }
 
     /// What makes a program look at this clock.
     pub fn environment(&self) -> Vec<(&'static str, String)> {
-        vec![
-            ("LD_PRELOAD", self.library.display().to_string()),
-            ("FAKETIME_TIMESTAMP_FILE", self.file().display().to_string()),
-            ("FAKETIME_NO_CACHE", "1".to_owned()),
-            ("FAKETIME_DONT_FAKE_MONOTONIC", "1".to_owned()),
-            ("DONT_FAKE_MONOTONIC", "1".to_owned()),
-            ("FAKETIME_DISABLE_SHM", "1".to_owned()),
-        ]
+        let file = |name| self.file(name).display().to_string();
+        vec![("LD_PRELOAD", file("wrong_clock.so")), ("WRONG_CLOCK", file("seconds"))]
     }
 
     /// A Postgres like `model` that looks at this clock.
     pub fn start_postgres(&self, model: &PrivatePostgres) -> Result<PrivatePostgres> {
-        let programs = self.directory.path().join("bin");
+        let programs = self.file("bin");
         fs::create_dir(&programs)?;
         let set: String = self.environment().iter().map(|(name, value)| format!("{name}='{value}' ")).collect();
         // What makes the cluster need not know the time.
@@ -64,16 +72,7 @@ impl Clock {
             .context("a Postgres with a clock of its own")
     }
 
-    fn file(&self) -> PathBuf {
-        self.directory.path().join("time")
+    fn file(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
     }
-}
-
-/// Where the packages put it: a directory for each kind of machine, or none.
-fn library() -> Option<PathBuf> {
-    let kinds = fs::read_dir("/usr/lib").into_iter().flatten().flatten().map(|entry| entry.path());
-    kinds
-        .chain(["/usr/lib", "/usr/lib64", "/usr/local/lib"].map(PathBuf::from))
-        .map(|place| place.join("faketime/libfaketimeMT.so.1"))
-        .find(|library| library.is_file())
 }

@@ -70,6 +70,10 @@ fn an_accepted_lineage_is_read_from_its_start() -> Result<()> {
     ensure!(actions(&flow)? == [("accept_lineage".to_owned(), "ada".to_owned(), None, None)]);
     let named: String = flow.ledger.db.one("SELECT topic_id FROM streams JOIN actions USING (stream)")?;
     ensure!(named == after.topic_id, "the decision is about {named}");
+    // The old topic cannot be read again, and that is no finding.
+    let verified = Said::by(&flow, &["verify", "--deep"])?;
+    verified.complaint(0, &[])?;
+    ensure!(verified.stdout.contains("was not read again"), "{}", verified.stdout);
 
     // It needs no flag again, and a flag that was left behind does no harm.
     flow.send(payments("later", 5))?;

@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use jiff::Timestamp;
-use postonce_tests::{Clock, Consumer, Flow, Ledger, Message, Trial, kafka, payment, postgres, trials};
+use postonce_tests::{Clock, Consumer, Flow, Ledger, Message, Trial, kafka, payment, payments, postgres, trials};
 
 const LIMIT: Duration = Duration::from_secs(60);
+const LIVES: &str = "postonce_worker_lives_total";
 /// Ten years and ten years: nothing that is right by chance.
 const FAR: [&str; 4] = ["+10y", "-10y", "+5d", "-5d"];
 
@@ -21,7 +22,7 @@ pub fn tests() -> Vec<Trial> {
 fn clock() -> Result<Option<Clock>> {
     let clock = Clock::right()?;
     if clock.is_none() {
-        eprintln!("skipped: libfaketime is not installed (Debian: apt-get install faketime)");
+        eprintln!("skipped: only on Linux can a program be made to look at another clock");
     }
     Ok(clock)
 }
@@ -46,8 +47,9 @@ fn the_future_is_measured_by_the_messages_clock() -> Result<()> {
         at("2090-01-01T00:00:00Z", event("too_far", "2090-01-02T00:00:00.000001Z"))?,
         at("2026-01-01T00:00:00Z", event("first_day", "1970-01-01T00:00:00Z"))?,
         // A producer whose clock has lost its battery: its events are not, its messages are from 1970.
-        at("1970-01-01T00:00:00Z", event("no_battery", "2026-01-01T00:00:00Z"))?,
-        at("1970-01-01T00:00:00Z", event("all_old", "1970-01-01T12:00:00Z"))?,
+        // (To librdkafka a time of 0 is the time of sending.)
+        at("1970-01-01T00:00:00.001Z", event("no_battery", "2026-01-01T00:00:00Z"))?,
+        at("1970-01-01T00:00:00.001Z", event("all_old", "1970-01-01T12:00:00Z"))?,
     ];
     let flow = Flow::new(&kafka, Ledger::fresh("future")?, "future", 1)?;
     flow.send(messages)?;
@@ -87,11 +89,16 @@ fn the_clock_of_the_consumer_is_stepped() -> Result<()> {
     }
     flow.ledger.slow_down(0.0)?;
     flow.wait_done(LIMIT)?;
+    // Forward nobody minds; back ends the waits that would last for years, and both begin anew.
+    consumer.wait_metric(LIVES, &[], 6.0, LIMIT)?;
+    // Once more, while it waits for a message.
+    consumer.wait_ready(200, LIMIT)?;
+    clock.set("-10y")?;
+    consumer.wait_metric(LIVES, &[], 8.0, LIMIT)?;
+    flow.send(payments("later", 100))?;
+    flow.wait_done(LIMIT)?;
     consumer.wait_ready(200, LIMIT)?;
     ensure!(consumer.is_running()?, "the consumer has ended");
-    let lives = consumer.metric("postonce_worker_lives_total", &[])?;
-    // Forth nobody minds; back ends the waits that would last for years, and both begin anew.
-    ensure!(lives >= 6.0, "the clock was set back twice, and two workers have had {lives} lives");
     // It did look at this clock.
     let said = consumer.stderr();
     let year = Timestamp::now().to_string()[..4].parse::<i32>()?;
