@@ -61,6 +61,8 @@ pub enum NotACheckpoint {
     Json(#[from] serde_json::Error),
     #[error("its format is \"{0}\", and this version of Postonce reads \"{FORMAT}\"")]
     Format(String),
+    #[error("its offsets {1} to {2} of {0} are no range")]
+    Offsets(String, i64, i64),
 }
 
 impl Checkpoint {
@@ -71,7 +73,16 @@ impl Checkpoint {
             format: String,
         }
         let Format { format } = serde_json::from_str(json)?;
-        if format == FORMAT { Ok(serde_json::from_str(json)?) } else { Err(NotACheckpoint::Format(format)) }
+        if format != FORMAT {
+            return Err(NotACheckpoint::Format(format));
+        }
+        let checkpoint: Self = serde_json::from_str(json)?;
+        match checkpoint.streams.iter().find(|at| at.first_offset < 0 || at.next_offset < at.first_offset) {
+            Some(StreamAt { topic, partition, first_offset, next_offset, .. }) => {
+                Err(NotACheckpoint::Offsets(format!("{topic}/{partition}"), *first_offset, *next_offset))
+            }
+            None => Ok(checkpoint),
+        }
     }
 }
 

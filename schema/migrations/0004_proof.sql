@@ -70,6 +70,8 @@ CREATE TABLE verified_streams (
     batch_seq       bigint NOT NULL,
     message_chain   bytea  NOT NULL,
     batch_chain     bytea  NOT NULL,
+    -- Proved from the topic up to there, as far as retention had left it.
+    deep            boolean NOT NULL DEFAULT false,
     CONSTRAINT verified_streams_pkey PRIMARY KEY (verification_id, stream)
 );
 -- The balances that the last run without findings saw: what `--since-last` adds to.

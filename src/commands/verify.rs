@@ -7,8 +7,8 @@ use indicatif::{HumanCount, ProgressBar, ProgressStyle};
 use postonce_consumer::checkpoint::Checkpoint;
 use postonce_consumer::config::{GroupProtocol, Kafka};
 use postonce_consumer::database::Database;
-use postonce_consumer::verify::report::{Against, Checked, Finding, Report};
-use postonce_consumer::verify::{Progress, Request, verify};
+use postonce_consumer::verify::report::{Against, Checked, Finding, Gap, Report};
+use postonce_consumer::verify::{Progress, Request, Topic, verify};
 use postonce_schema::{Decoder, Kinds};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -24,19 +24,23 @@ postings and the positions computed anew from the stored facts must agree for ea
 account and each resource; every offset must be in exactly one batch with one outcome
 that agrees with the rows; each batch must hash to what it recorded.
 
---since-last goes on from the last run without findings: only what is new is read, and
-every resource with a new event. Run it every hour, and the whole now and then: what is
-edited in the old part only a whole run sees.
+Offsets that retention had deleted before they were read, and that a person has accepted
+as lost (`consume --accept-gap`), are listed with his name. They are no finding.
+
+--since-last goes on from the last run without findings: only what is new is read, every
+resource that has a new event, and every balance. Run it every hour, and the whole now
+and then: what is edited in the old part only a whole run sees.
 
 --deep reads the topic too: every message must be the event that stands at its offset,
 every hole a hole, and the message chain must come to the hash recorded in each batch.
 Only so is a history found out that somebody has rewritten with all its hashes. Where
 retention has deleted the beginning, it starts at the first batch that the log still
-holds, and says so.
+holds, and says so. With --since-last it goes on from where the last --deep has come to.
 
---against proves a file of `postonce checkpoint` from the topic: the messages before it
-are those that were signed off. If the ledger stands exactly there, its books must be
-the same too.
+--against reads the topic up to a file of `postonce checkpoint`, in the same way: the
+messages before it must be those that were signed off, and the ledger must say the same
+of each. It holds also after a restore. If the ledger stands exactly there, its books
+must be the same too.
 
 Findings are named by account, resource, event and offset. Of each check the first 100
 are listed, the rest is counted. Each run is kept in `verifications`, if this role may
@@ -48,6 +52,7 @@ Examples:
   postonce verify
   postonce verify --since-last
   postonce verify --deep -b localhost:9092
+  postonce verify --deep --since-last -b localhost:9092
   postonce verify --against 2026-01-31.json -b localhost:9092
   postonce verify -o json | jq '.checks[] | select(.findings > 0)'";
 
@@ -92,12 +97,10 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let decoder = Decoder { rules: args.rules.read()?, kinds: Kinds::All, max_ahead: Duration::MAX };
     let checkpoint = args.against.as_deref().map(read_checkpoint).transpose()?;
     let kafka = kafka(&args)?;
-    let request = Request {
-        decoder: &decoder,
-        since_last: args.since_last,
-        deep: kafka.as_ref().filter(|_| args.deep),
-        against: checkpoint.as_ref().zip(kafka.as_ref()),
-    };
+    let wanted = args.deep || checkpoint.is_some();
+    let topic = |kafka| Topic { kafka, deep: args.deep, against: checkpoint.as_ref() };
+    let request =
+        Request { decoder: &decoder, since_last: args.since_last, topic: kafka.as_ref().filter(|_| wanted).map(topic) };
     let database = Database::new(&args.database.database_url, &args.database.schema)?;
     let bar = Bar::new();
     let report = reader::ask(&args.database, async |connection| {
@@ -183,10 +186,11 @@ fn as_text(report: &Report) -> String {
             stream.next_offset.to_string(),
             stream.batches.to_string(),
             table::or_dash(stream.topic_from),
+            table::or_dash(stream.topic_to),
         ]
     });
     out.push('\n');
-    let headings = ["STREAM", ">FROM", ">VERIFIED UP TO", ">BATCHES", ">TOPIC READ FROM"];
+    let headings = ["STREAM", ">FROM", ">VERIFIED UP TO", ">BATCHES", ">TOPIC READ FROM", ">TO"];
     out.push_str(&table::columns(&headings, streams));
     for stream in &report.streams {
         if let Some(why) = &stream.topic_not_read {
@@ -197,20 +201,26 @@ fn as_text(report: &Report) -> String {
     if let Some(against) = &report.against {
         push_against(&mut out, against);
     }
-    for gap in &report.gaps {
-        let (topic, last) = (table::visible(&gap.topic), gap.next_offset - 1);
-        // Writing to a string does not fail.
-        let _ = write!(out, "\n{topic}/{}: offsets {} to {last} were lost", gap.partition, gap.from_offset);
-        out.push_str(" to retention before they were read, and a person has accepted it");
-    }
-    if !report.gaps.is_empty() {
-        out.push('\n');
-    }
+    push_gaps(&mut out, &report.gaps);
     for checked in report.checks.iter().filter(|checked| checked.findings > 0) {
         push_findings(&mut out, checked);
     }
     push_summary(&mut out, report);
     out
+}
+
+fn push_gaps(out: &mut String, gaps: &[Gap]) {
+    for (place, gap) in gaps.iter().enumerate() {
+        let (topic, last) = (table::visible(&gap.topic), gap.next_offset.saturating_sub(1));
+        let before = if place == 0 { "\n" } else { "" };
+        // Writing to a string does not fail.
+        let _ = write!(out, "{before}{topic}/{}: offsets {} to {last} were lost", gap.partition, gap.from_offset);
+        out.push_str(" to retention before they were read");
+        let _ = match (&gap.accepted_by, gap.accepted_at) {
+            (Some(person), Some(at)) => writeln!(out, "; {} has accepted it, {at}", table::visible(person)),
+            _ => writeln!(out),
+        };
+    }
 }
 
 fn push_against(out: &mut String, against: &Against) {

@@ -1,22 +1,20 @@
 //! `--against`: a checkpoint that was kept elsewhere, proved from the topic.
+//!
+//! The messages before it must hash to the chain that was signed off, and each must be
+//! what the ledger says of its offset. So neither the topic nor the ledger's history has
+//! been changed since, also where an older backup was put back and the consumer has posted
+//! the same again in other batches.
 
 use super::VerifyError;
-use super::deep::border;
-use super::report::{Check, Finding, Findings};
-use super::snapshot::{Head, Stream};
-use crate::chain::{Hash, Parts, START, hex};
+use super::report::{Check, Finding, Findings, VerifiedStream};
+use super::snapshot::Stream;
+use crate::chain::{Hash, hex};
 use crate::checkpoint::{Checkpoint, StreamAt, take};
-use crate::config::Kafka;
-use crate::reread::{Ranges, Source, Watch};
-use crate::stream::message;
+use crate::claim::Lineage;
 use postonce_schema::{Rules, StreamId};
-use rdkafka::Message as _;
 use serde::Serialize;
 use sqlx::postgres::PgConnection;
 use std::collections::BTreeMap;
-
-/// Messages in one stretch.
-const STRETCH: usize = 10_000;
 
 /// What became of the checkpoint.
 #[derive(Clone, Debug, Serialize)]
@@ -33,120 +31,98 @@ pub struct Proved {
     pub topic: String,
     pub partition: i32,
     pub next_offset: i64,
-    /// The first offset that was read again: where it is not the stream's first, retention
-    /// has deleted what was before, and the chain recorded in the ledger was taken on trust.
+    /// The first offset that was read again. Where it is not the stream's first, retention
+    /// has deleted what was before; that the ledger's own chain leads to the signed one
+    /// proves it right.
     pub read_from: Option<i64>,
     pub not_read: Option<String>,
 }
 
-/// A chain that is being recomputed.
-struct Chain<'c> {
-    signed: &'c StreamAt,
-    stream: StreamId,
-    hash: Hash,
-    from: i64,
-    to: i64,
+/// Up to where the messages of one stream were signed off.
+#[derive(Clone, Copy, Debug)]
+pub struct Signed {
+    pub next_offset: i64,
+    pub message_chain: Hash,
 }
 
-/// Reads the topic up to the checkpoint, and compares.
+impl Signed {
+    /// What this checkpoint says of a stream, where the ledger can be held against it.
+    pub fn of(checkpoint: &Checkpoint, stream: &Stream) -> Option<Self> {
+        let signed = checkpoint.streams.iter().find(|signed| id(signed) == stream.stream)?;
+        let StreamAt { next_offset, message_chain, .. } = *signed;
+        (signed.first_offset == stream.first_offset).then_some(Self { next_offset, message_chain })
+    }
+}
+
+fn id(signed: &StreamAt) -> i64 {
+    StreamId::new(&signed.cluster_id, &signed.topic, &signed.topic_id, signed.partition).as_i64()
+}
+
+/// Refuses a checkpoint that signs nothing off of this topic: nothing can be proved.
+pub fn is_of(checkpoint: &Checkpoint, lineage: &Lineage) -> Result<(), VerifyError> {
+    let Lineage { cluster_id, topic, topic_id } = lineage;
+    if checkpoint.streams.iter().any(|at| (&at.cluster_id, &at.topic, &at.topic_id) == (cluster_id, topic, topic_id)) {
+        return Ok(());
+    }
+    let signed = match checkpoint.streams.first() {
+        Some(at) => format!("topic {} (id {}, cluster {})", at.topic, at.topic_id, at.cluster_id),
+        None => "no topic at all".to_owned(),
+    };
+    let asked = format!("topic {topic} (id {topic_id}, cluster {cluster_id})");
+    Err(VerifyError::OtherTopic { signed, asked })
+}
+
+/// What the reading of the topic does not see: streams that are gone, and the books.
 pub async fn check(
     connection: &mut PgConnection,
-    (checkpoint, kafka): (&Checkpoint, &Kafka),
+    checkpoint: &Checkpoint,
     rules: &Rules,
-    streams: &BTreeMap<i64, Stream>,
+    (streams, verified): (&BTreeMap<i64, Stream>, &[VerifiedStream]),
     findings: &mut Findings,
-    progress: &dyn Fn(u64, u64),
 ) -> Result<Against, VerifyError> {
-    let source = Source::open(kafka)?;
-    let mut chains: BTreeMap<i32, Chain<'_>> = BTreeMap::new();
     let mut proved = Vec::with_capacity(checkpoint.streams.len());
     for signed in &checkpoint.streams {
-        let begun = begin(connection, &source, signed, streams, findings).await?;
+        let stream = id(signed);
+        holds(signed, streams.get(&stream), findings);
+        let read = read_from(signed, verified.iter().find(|told| told.stream == stream));
         proved.push(Proved {
             topic: signed.topic.clone(),
             partition: signed.partition,
             next_offset: signed.next_offset,
-            read_from: begun.as_ref().ok().map(|chain| chain.from),
-            not_read: begun.as_ref().err().cloned(),
+            read_from: read.as_ref().ok().copied(),
+            not_read: read.err(),
         });
-        chains.extend(begun.ok().map(|chain| (signed.partition, chain)));
     }
-    read(&source, &mut chains, progress)?;
-    for chain in chains.values() {
-        findings.compared(Check::Checkpoint, 1);
-        if chain.hash != chain.signed.message_chain {
-            let what = format!(
-                "the messages before offset {} do not hash to the message chain that was signed off: the topic or the \
-                 checkpoint was changed",
-                chain.signed.next_offset
-            );
-            let finding = Finding::new(what).at(chain.stream.as_i64(), chain.signed.next_offset);
-            let finding = finding.instead(hex::text(&chain.signed.message_chain), hex::text(&chain.hash));
-            findings.add(Check::Checkpoint, finding);
-        }
+    if findings.of(Check::Checkpoint) == 0 && proved.iter().all(|one| one.read_from.is_none()) {
+        let why = proved.iter().find_map(|one| one.not_read.clone()).unwrap_or_default();
+        return Err(VerifyError::NothingProved(why));
     }
     let books_compared = books(connection, (checkpoint, streams), rules, findings).await?;
     Ok(Against { taken_at: checkpoint.taken_at.clone(), streams: proved, books_compared })
 }
 
-/// Where the chain of a stream begins, or why it cannot be recomputed.
-async fn begin<'c>(
-    connection: &mut PgConnection,
-    source: &Source,
-    signed: &'c StreamAt,
-    streams: &BTreeMap<i64, Stream>,
-    findings: &mut Findings,
-) -> Result<Result<Chain<'c>, String>, VerifyError> {
-    let StreamAt { cluster_id, topic, topic_id, partition, first_offset, next_offset, .. } = signed;
-    let stream = StreamId::new(cluster_id, topic, topic_id, *partition);
-    let here = streams.get(&stream.as_i64());
-    if here.is_none_or(|here| here.next_offset < *next_offset || here.first_offset != *first_offset) {
-        let what = format!(
-            "the ledger does not hold what was signed off of {topic}/{partition}: offsets {first_offset} to {}",
-            next_offset - 1
-        );
-        let found = here.map(|here| format!("offsets {} to {}", here.first_offset, here.next_offset - 1));
-        let finding = Finding::new(what).at(stream.as_i64(), *next_offset);
-        findings.add(Check::Checkpoint, Finding { found, ..finding });
+/// From where on the topic was read up to what was signed off, or why it was not.
+fn read_from(signed: &StreamAt, told: Option<&VerifiedStream>) -> Result<i64, String> {
+    let Some(told) = told else { return Err("the ledger has no such stream".to_owned()) };
+    match (told.topic_from, &told.topic_not_read) {
+        (Some(from), _) if from <= signed.next_offset => Ok(from),
+        (Some(from), _) => Err(format!("retention has deleted all of it: the log is read from offset {from}")),
+        (None, Some(why)) => Err(why.clone()),
+        (None, None) => Err("the ledger's stream begins at another offset".to_owned()),
     }
-    let lineage = source.lineage();
-    if (cluster_id, topic, topic_id) != (&lineage.cluster_id, &lineage.topic, &lineage.topic_id) {
-        let now = format!("topic {} is id {} of cluster {}", lineage.topic, lineage.topic_id, lineage.cluster_id);
-        return Ok(Err(format!("it was signed off of topic {topic} (id {topic_id}, cluster {cluster_id}); {now}")));
-    }
-    let (log_start, log_end) = source.bounds(*partition)?;
-    let to = (*next_offset).min(log_end);
-    let chain = |from, hash| Chain { signed, stream, hash, from, to };
-    if *first_offset >= log_start || first_offset == next_offset {
-        return Ok(Ok(chain(*first_offset, START)));
-    }
-    Ok(match border(connection, stream.as_i64(), log_start).await? {
-        Some(Head { next_offset: from, message_chain, .. }) if from <= *next_offset => Ok(chain(from, message_chain)),
-        _ => Err(format!("retention has deleted all of it: the log begins at {log_start}")),
-    })
 }
 
-fn read(
-    source: &Source,
-    chains: &mut BTreeMap<i32, Chain<'_>>,
-    progress: &dyn Fn(u64, u64),
-) -> Result<(), VerifyError> {
-    let mut ranges = Ranges::new(chains.iter().map(|(partition, chain)| (*partition, chain.from, chain.to)));
-    let all = ranges.left();
-    source.seek(&ranges)?;
-    let mut watch = Watch::start(&ranges);
-    while !ranges.is_done() {
-        let stretch = source.next(&mut ranges, STRETCH)?;
-        watch.check(&ranges)?;
-        for borrowed in &stretch.messages {
-            if let Some(chain) = chains.get_mut(&borrowed.partition()) {
-                let parts = Parts::of(&message(borrowed, chain.stream));
-                chain.hash = parts.link(chain.hash, borrowed.offset());
-            }
-        }
-        progress(all - ranges.left(), all);
+/// The ledger holds all that was signed off of a stream.
+fn holds(signed: &StreamAt, here: Option<&Stream>, findings: &mut Findings) {
+    let StreamAt { topic, partition, first_offset, next_offset, .. } = signed;
+    if here.is_some_and(|here| here.next_offset >= *next_offset && here.first_offset == *first_offset) {
+        return;
     }
-    Ok(())
+    let what = format!("the ledger does not hold what was signed off of {topic}/{partition}");
+    let range = |first: i64, next: i64| format!("offsets {first} to {}", next.saturating_sub(1));
+    let found = here.map_or_else(|| "no such stream".to_owned(), |here| range(here.first_offset, here.next_offset));
+    let finding = Finding::new(what).at(id(signed), *next_offset);
+    findings.add(Check::Checkpoint, finding.instead(range(*first_offset, *next_offset), found));
 }
 
 /// Where the ledger stands exactly at the checkpoint, its books must be the same too.
@@ -189,9 +165,5 @@ async fn books(
 type Places = BTreeMap<i64, (i64, i64)>;
 
 fn places(checkpoint: &Checkpoint) -> Places {
-    let place = |at: &StreamAt| {
-        let stream = StreamId::new(&at.cluster_id, &at.topic, &at.topic_id, at.partition);
-        (stream.as_i64(), (at.first_offset, at.next_offset))
-    };
-    checkpoint.streams.iter().map(place).collect()
+    checkpoint.streams.iter().map(|at| (id(at), (at.first_offset, at.next_offset))).collect()
 }

@@ -281,8 +281,7 @@ impl History {
         };
         for run in runs(batch.from, &batch.outcomes).map_while(Result::ok) {
             if let Run::Lost { from, to } = run {
-                let (topic, partition) = (self.stream.topic.clone(), self.stream.partition);
-                gaps.push(Gap { topic, partition, from_offset: from, next_offset: to });
+                gaps.push(self.gap(from, to));
             }
         }
         self.head = Head {
@@ -302,6 +301,12 @@ impl History {
             other.judge(ledger);
         }
         expected.rejected
+    }
+
+    fn gap(&self, from_offset: i64, next_offset: i64) -> Gap {
+        let Stream { stream, partition, ref topic, .. } = self.stream;
+        let (accepted_by, accepted_at) = (None, None);
+        Gap { stream, topic: topic.clone(), partition, from_offset, next_offset, accepted_by, accepted_at }
     }
 
     /// Whether a batch begins where the last one has ended.

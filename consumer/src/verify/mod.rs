@@ -8,8 +8,9 @@
 //!             batches, and the rows that each wrote, hashed again   history, batch, tables
 //! compare     balances = postings = positions, for each account     compare
 //! blame       only where they differ: which resource, event, offset blame, suspects
-//! topic       with --deep: every message against the tables         deep, partition
-//! checkpoint  with --against: the topic against what was signed     against
+//! gaps        who has accepted what is lost                         gaps
+//! topic       with --deep and --against: every message against      topic, partition,
+//!             the tables, and the chain against what was signed     known, against
 //! record      how far all of it was right                           record
 //! ```
 //!
@@ -24,8 +25,9 @@ mod batch;
 mod blame;
 mod compare;
 mod copy;
-mod deep;
+mod gaps;
 mod history;
+mod known;
 mod partition;
 mod record;
 pub mod report;
@@ -35,6 +37,7 @@ mod snapshot;
 mod sums;
 mod suspects;
 mod tables;
+mod topic;
 
 use crate::checkpoint::Checkpoint;
 use crate::config::Kafka;
@@ -43,11 +46,11 @@ use crate::digest::DigestError;
 use crate::error::DatabaseError;
 use crate::read::When;
 use crate::registry::{self, RulesRefused};
-use crate::reread::RereadError;
+use crate::reread::{RereadError, Source};
 use batch::Ledger;
 use history::Histories;
 use postonce_schema::Decoder;
-use report::{Findings, Gap, Report, Totals, VerifiedStream};
+use report::{Against, Findings, Gap, Report, Totals, VerifiedStream};
 use resources::Resources;
 use since::Last;
 use snapshot::{Books, Stream};
@@ -56,6 +59,7 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 use sums::Sums;
 use tables::{Scan, Table};
+use topic::Reading;
 use uuid::Uuid;
 
 /// Why nothing can be said of the books.
@@ -78,6 +82,13 @@ pub enum VerifyError {
          a role that may write `verifications`, such as postonce_operator"
     )]
     NoFormerRun,
+    #[error(
+        "the checkpoint signs off {signed}, and this is {asked}: it proves nothing here. Was another --topic or broker \
+         meant? A topic that was made again is another one"
+    )]
+    OtherTopic { signed: String, asked: String },
+    #[error("nothing of the checkpoint can be proved: {0}")]
+    NothingProved(String),
 }
 
 impl From<sqlx::Error> for VerifyError {
@@ -93,10 +104,17 @@ pub struct Request<'r> {
     pub decoder: &'r Decoder,
     /// On from the last run without findings.
     pub since_last: bool,
-    /// Against the topic too.
-    pub deep: Option<&'r Kafka>,
-    /// Against a checkpoint too.
-    pub against: Option<(&'r Checkpoint, &'r Kafka)>,
+    /// The topic too.
+    pub topic: Option<Topic<'r>>,
+}
+
+/// What is read again of the topic.
+#[derive(Clone, Copy)]
+pub struct Topic<'r> {
+    pub kafka: &'r Kafka,
+    /// All of it, or only what the checkpoint signs off.
+    pub deep: bool,
+    pub against: Option<&'r Checkpoint>,
 }
 
 /// How far a run is.
@@ -114,6 +132,7 @@ pub enum Progress {
 struct Run<'r> {
     connection: &'r mut PgConnection,
     request: &'r Request<'r>,
+    source: Option<Source>,
     progress: &'r dyn Fn(Progress),
     sums: Sums,
     findings: Findings,
@@ -131,18 +150,21 @@ pub async fn verify(
     database.check_migrated(connection).await?;
     registry::check(connection, &request.decoder.rules).await?;
     let started_at = now(connection).await?;
+    // First of all: it fails at once, not after the tables.
+    let source = request.topic.as_ref().map(open).transpose()?;
     let (sums, findings, totals) = (Sums::default(), Findings::default(), Totals::default());
-    let mut run = Run { connection, request, progress, sums, findings, totals };
+    let mut run = Run { connection, request, source, progress, sums, findings, totals };
 
     let last = if request.since_last { Some(since::last(run.connection, &mut run.sums).await?) } else { None };
     let mut resources = run.resources().await?;
     let books = snapshot::books(run.connection, &mut run.sums, &mut run.findings).await?;
-    let (mut gaps, mut streams) = (Vec::new(), verified(&books.streams, last.as_ref()));
+    let (mut gaps, mut against) = (Vec::new(), None);
+    let mut streams = verified(&books.streams, last.as_ref());
     if run.goes_on(last.as_ref(), &books.streams).await? {
         gaps = run.tables(last.as_ref(), &books, &mut resources).await?;
-        run.topic(last.as_ref(), &books.streams, &mut streams).await?;
+        gaps::accepted(run.connection, &mut gaps, &mut run.findings).await?;
+        against = run.topic(last.as_ref(), &books.streams, &mut streams).await?;
     }
-    let against = run.checkpoint(&books.streams).await?;
     blame::name(run.connection, &books.streams, &mut run.findings).await?;
 
     run.totals.accounts = u64::try_from(run.sums.accounts().count()).unwrap_or(u64::MAX);
@@ -151,7 +173,7 @@ pub async fn verify(
         verification_id: Uuid::from_u128(rand::random()),
         not_recorded: None,
         started_at,
-        deep: request.deep.is_some(),
+        deep: request.topic.is_some_and(|topic| topic.deep),
         since: last.map(|last| last.started_at),
         findings: run.findings.count(),
         checks: run.findings.into_checks(),
@@ -164,6 +186,13 @@ pub async fn verify(
     };
     report.not_recorded = record::record(run.connection, &report, (&run.sums, books.quarantined)).await?;
     Ok(report)
+}
+
+/// Connects, and refuses a checkpoint of another topic.
+fn open(topic: &Topic<'_>) -> Result<Source, VerifyError> {
+    let source = Source::open(topic.kafka)?;
+    topic.against.map(|checkpoint| against::is_of(checkpoint, source.lineage())).transpose()?;
+    Ok(source)
 }
 
 impl Run<'_> {
@@ -238,29 +267,23 @@ impl Run<'_> {
         Ok(found)
     }
 
-    /// The topic against the tables.
+    /// The topic against the tables, and against what was signed off.
     async fn topic(
         &mut self,
         last: Option<&Last>,
         streams: &BTreeMap<i64, Stream>,
         verified: &mut [VerifiedStream],
-    ) -> Result<(), VerifyError> {
-        let Some(kafka) = self.request.deep else { return Ok(()) };
-        let from_beginning = BTreeMap::new();
-        let streams = (streams, last.map_or(&from_beginning, |last| &last.heads));
+    ) -> Result<Option<Against>, VerifyError> {
+        let (Some(topic), Some(source)) = (&self.request.topic, &self.source) else { return Ok(None) };
+        let (decoder, from_beginning) = (self.request.decoder, BTreeMap::new());
+        let since = last.map_or(&from_beginning, |last| &last.deep);
+        let reading = Reading { source, topic, decoder, since };
         let progress = |done, all| (self.progress)(Progress::Topic(done, all));
-        let topic = (kafka, self.request.decoder);
         self.totals.messages =
-            deep::read(self.connection, topic, streams, verified, &mut self.findings, &progress).await?;
-        Ok(())
-    }
-
-    /// The topic against what was signed off.
-    async fn checkpoint(&mut self, streams: &BTreeMap<i64, Stream>) -> Result<Option<against::Against>, VerifyError> {
-        let Some(against) = self.request.against else { return Ok(None) };
-        let progress = |done, all| (self.progress)(Progress::Topic(done, all));
-        let rules = &self.request.decoder.rules;
-        Ok(Some(against::check(self.connection, against, rules, streams, &mut self.findings, &progress).await?))
+            topic::read(self.connection, &reading, streams, verified, &mut self.findings, &progress).await?;
+        let Some(checkpoint) = topic.against else { return Ok(None) };
+        let streams = (streams, &*verified);
+        Ok(Some(against::check(self.connection, checkpoint, &decoder.rules, streams, &mut self.findings).await?))
     }
 }
 
@@ -288,7 +311,9 @@ fn verified(streams: &BTreeMap<i64, Stream>, last: Option<&Last>) -> Vec<Verifie
         batches: stream.batch_seq,
         message_chain: stream.message_chain,
         batch_chain: stream.batch_chain,
+        deep: false,
         topic_from: None,
+        topic_to: None,
         topic_not_read: None,
     };
     let mut all: Vec<VerifiedStream> = streams.values().map(verified).collect();

@@ -1,12 +1,14 @@
 //! One partition of the topic beside what the ledger says of its offsets.
 
 use super::VerifyError;
+use super::against::Signed;
 use super::copy::copy_out;
-use super::deep::{Duplicate, LookUps, rows};
+use super::known::{Duplicate, LookUps};
 use super::report::{Check, Finding, Findings};
 use super::snapshot::{Head, Stream};
+use super::tables::Table;
 use crate::batch::Received;
-use crate::chain::Hash;
+use crate::chain::{Hash, hex};
 use crate::message::Outcome;
 use crate::outcomes::{Run, runs};
 use postonce_schema::{Event, EventId, Fingerprint};
@@ -27,58 +29,85 @@ pub struct Partition<'s> {
     chain: Hash,
     /// What the ledger says of the offsets from `next` to `loaded`.
     runs: VecDeque<Run>,
-    /// The ends of its batches: offset, message chain, number.
-    borders: VecDeque<(i64, Hash, i64)>,
+    batches: VecDeque<Ended>,
+    /// The dedup rows at the loaded offsets.
     rows: HashMap<i64, Vec<(EventId, Fingerprint)>>,
     loaded: i64,
     loaded_seq: i64,
+    /// What was signed off, with the chain over every message that came so far.
+    signed: Option<(Signed, Hash)>,
+}
+
+/// What a batch says of the messages before its end.
+struct Ended {
+    seq: i64,
+    from: i64,
+    next: i64,
+    message_chain: Hash,
 }
 
 impl<'s> Partition<'s> {
-    pub fn new(stream: &'s Stream, from: Head, end: i64) -> Self {
+    pub fn new(stream: &'s Stream, from: Head, end: i64, signed: Option<Signed>) -> Self {
+        // Where retention has deleted all that was signed off, no chain leads there.
+        let signed = signed.filter(|signed| from.next_offset <= signed.next_offset);
         Self {
             stream,
             next: from.next_offset,
             end,
             chain: from.message_chain,
             runs: VecDeque::new(),
-            borders: VecDeque::new(),
+            batches: VecDeque::new(),
             rows: HashMap::new(),
             loaded: from.next_offset,
             loaded_seq: from.batch_seq,
+            signed: signed.map(|signed| (signed, from.message_chain)),
         }
     }
 
-    /// Loads what the ledger says of this offset, if it is not loaded yet.
+    /// Loads what the ledger says of this offset, if it is not loaded yet. Every message
+    /// before it has been judged.
     pub async fn load(&mut self, connection: &mut PgConnection, offset: i64) -> Result<(), VerifyError> {
         while self.loaded <= offset && self.loaded_seq < self.stream.batch_seq {
-            let (stream, from) = (self.stream.stream, self.loaded);
+            let (stream, from, seq) = (self.stream.stream, self.loaded, self.loaded_seq);
             let select = format!(
                 "SELECT seq, from_offset, next_offset, outcomes, message_chain FROM batches
-                 WHERE stream = {stream} AND seq > {} AND seq <= {} AND (seq = {} OR from_offset < {})
+                 WHERE stream = {stream} AND seq > {seq} AND seq <= {} AND (seq = {seq} + 1 OR from_offset < {})
                  ORDER BY seq LIMIT 5000",
-                self.loaded_seq,
                 self.stream.batch_seq,
-                self.loaded_seq + 1,
                 from.saturating_add(WINDOW)
             );
-            let before = self.loaded_seq;
             copy_out(connection, &select, |mut row| {
-                let (seq, from, next, outcomes, chain) =
-                    (row.i64()?, row.i64()?, row.i64()?, row.bytes()?, row.array()?);
+                let (seq, from, next) = (row.i64()?, row.i64()?, row.i64()?);
                 // What is wrong with the bytes themselves the tables' own check has told.
-                self.runs.extend(runs(from, outcomes).map_while(Result::ok));
-                self.borders.push_back((next, chain, seq));
+                self.runs.extend(runs(from, row.bytes()?).map_while(Result::ok));
+                self.batches.push_back(Ended { seq, from, next, message_chain: row.array()? });
                 (self.loaded, self.loaded_seq) = (next.max(self.loaded), seq);
                 Ok::<(), VerifyError>(())
             })
             .await?;
-            if self.loaded_seq == before {
+            if self.loaded_seq == seq {
                 // Batches are missing: the tables' own check has told.
                 self.loaded_seq = self.stream.batch_seq;
             }
-            rows(connection, (stream, from, self.loaded), |offset, id, fingerprint| {
-                self.rows.entry(offset).or_default().push((id, fingerprint));
+            self.rows.clear();
+            self.load_rows(connection, (from, self.loaded)).await?;
+        }
+        Ok(())
+    }
+
+    /// The ids and contents of the dedup rows in a range of offsets, conflicts too.
+    async fn load_rows(&mut self, connection: &mut PgConnection, (from, to): (i64, i64)) -> Result<(), VerifyError> {
+        let stream = self.stream.stream;
+        for table in [Table::Events, Table::Conflicts].map(Table::name) {
+            let select = format!(
+                "SELECT message_offset, event_id, fingerprint FROM {table}
+                 WHERE stream = {stream} AND message_offset >= {from} AND message_offset < {to}"
+            );
+            copy_out(connection, &select, |mut row| {
+                let offset = row.i64()?;
+                let event = (EventId::from_bytes(row.array()?), Fingerprint::from_bytes(row.array()?));
+                self.rows.entry(offset).or_default().push(event);
+                Ok::<(), VerifyError>(())
             })
             .await?;
         }
@@ -97,20 +126,51 @@ impl<'s> Partition<'s> {
         }
         self.next = to.max(self.next);
         self.compare_chain(to, findings);
+        self.compare_signed(to, findings);
     }
 
     /// The chain at the ends of the batches before `to`.
     fn compare_chain(&mut self, to: i64, findings: &mut Findings) {
-        while let Some((_, recorded, seq)) = self.borders.pop_front_if(|(end, ..)| *end <= to) {
-            if self.chain != recorded {
+        while let Some(batch) = self.batches.pop_front_if(|batch| batch.next <= to) {
+            if self.chain != batch.message_chain {
                 let what = format!(
-                    "the messages of the topic do not hash to the message chain recorded at the end of batch {seq}: \
-                     the topic or the ledger holds another history"
+                    "the messages of the topic do not hash to the message chain recorded by batch {} (offsets {} to \
+                     {}): the topic or the ledger holds another history",
+                    batch.seq,
+                    batch.from,
+                    batch.next.saturating_sub(1)
                 );
-                findings.add(Check::Topic, self.finding(what, self.next - 1));
+                let finding = self.finding(what, batch.from);
+                findings.add(Check::Topic, finding.instead(hex::text(&batch.message_chain), hex::text(&self.chain)));
                 // Each batch is judged by itself.
-                self.chain = recorded;
+                self.chain = batch.message_chain;
             }
+        }
+    }
+
+    /// The chain at the offset that was signed off: over every message, whatever the
+    /// batches say.
+    fn compare_signed(&mut self, to: i64, findings: &mut Findings) {
+        let Some((signed, chain)) = self.signed.take_if(|(signed, _)| signed.next_offset <= to) else { return };
+        findings.compared(Check::Checkpoint, 1);
+        if chain != signed.message_chain {
+            let what = format!(
+                "the messages before offset {} do not hash to the message chain that was signed off: the topic, the \
+                 checkpoint, or what the ledger recorded of messages that are gone was changed",
+                signed.next_offset
+            );
+            let finding = self.finding(what, signed.next_offset);
+            findings.add(Check::Checkpoint, finding.instead(hex::text(&signed.message_chain), hex::text(&chain)));
+        }
+    }
+
+    /// All of it has been read.
+    pub fn finish(mut self, findings: &mut Findings) {
+        self.compare_signed(self.next, findings);
+        if let Some((signed, _)) = self.signed {
+            let what = "the topic ends before the offset that was signed off: messages are gone";
+            let finding = self.finding(what.to_owned(), self.next);
+            findings.add(Check::Checkpoint, finding.instead(signed.next_offset, self.next));
         }
     }
 
@@ -123,16 +183,20 @@ impl<'s> Partition<'s> {
                 self.runs.pop_front();
                 self.judge(received, outcome, look_ups, findings);
             }
-            Some(_) => {
-                let what = "a message stands in the topic at an offset where the ledger says that there is none";
+            Some(run) => {
+                let says = if let Run::Lost { .. } = run { "it was lost to retention" } else { "there is none" };
+                let what = format!("a message stands in the topic at an offset where the ledger says that {says}");
                 let event = received.decoded.as_ref().ok().map(|event| event.id);
-                findings.add(Check::Topic, Finding { event, ..self.finding(what.to_owned(), offset) });
+                findings.add(Check::Topic, Finding { event, ..self.finding(what, offset) });
             }
             // An offset that no batch covers: the tables' own check has told.
             None => {}
         }
         self.chain = received.parts.link(self.chain, offset);
-        self.next = offset + 1;
+        if let Some((_, chain)) = &mut self.signed {
+            *chain = received.parts.link(*chain, offset);
+        }
+        self.next = offset.saturating_add(1);
     }
 
     fn judge(&mut self, received: &Received<'_>, outcome: Outcome, look_ups: &mut LookUps, findings: &mut Findings) {
@@ -162,7 +226,7 @@ impl<'s> Partition<'s> {
             }
             let finding = if id == event.id {
                 let what = "the content of this event in the ledger is not what the topic says (fingerprint)";
-                self.finding(what.to_owned(), offset).instead(hex(event.fingerprint), hex(fingerprint))
+                self.finding(what.to_owned(), offset).instead(content(event.fingerprint), content(fingerprint))
             } else {
                 let what = "the event in the ledger is not the one that stands in the topic at its offset";
                 self.finding(what.to_owned(), offset).instead(event.id, id)
@@ -176,6 +240,6 @@ impl<'s> Partition<'s> {
     }
 }
 
-fn hex(fingerprint: Fingerprint) -> String {
+fn content(fingerprint: Fingerprint) -> String {
     fingerprint.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect()
 }

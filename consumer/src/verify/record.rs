@@ -49,8 +49,9 @@ async fn write(
     .await?;
     let streams = &report.streams;
     sqlx::query(
-        "INSERT INTO verified_streams (verification_id, stream, next_offset, batch_seq, message_chain, batch_chain)
-         SELECT $1, * FROM unnest($2::bigint[], $3::bigint[], $4::bigint[], $5::bytea[], $6::bytea[])",
+        "INSERT INTO verified_streams (verification_id, stream, next_offset, batch_seq, message_chain, batch_chain,
+                                       deep)
+         SELECT $1, * FROM unnest($2::bigint[], $3::bigint[], $4::bigint[], $5::bytea[], $6::bytea[], $7::boolean[])",
     )
     .bind(id)
     .bind(streams.iter().map(|stream| stream.stream).collect::<Vec<_>>())
@@ -58,6 +59,7 @@ async fn write(
     .bind(streams.iter().map(|stream| stream.batches).collect::<Vec<_>>())
     .bind(streams.iter().map(|stream| stream.message_chain.as_slice()).collect::<Vec<_>>())
     .bind(streams.iter().map(|stream| stream.batch_chain.as_slice()).collect::<Vec<_>>())
+    .bind(streams.iter().map(|stream| stream.deep).collect::<Vec<_>>())
     .execute(&mut *transaction)
     .await?;
     if report.findings == 0 {

@@ -76,11 +76,16 @@ pub struct Checked {
 /// Offsets that retention had deleted, and that a person has accepted as lost.
 #[derive(Clone, Debug, Serialize)]
 pub struct Gap {
+    #[serde(skip)]
+    pub stream: i64,
     pub topic: String,
     pub partition: i32,
     pub from_offset: i64,
     /// Exclusive.
     pub next_offset: i64,
+    /// Who has accepted it and when, by `actions`.
+    pub accepted_by: Option<String>,
+    pub accepted_at: Option<When>,
 }
 
 /// How far a stream was verified.
@@ -102,9 +107,16 @@ pub struct VerifiedStream {
     pub message_chain: Hash,
     #[serde(skip)]
     pub batch_chain: Hash,
-    /// With --deep: the first offset that was read again from the topic, or why none was.
+    /// All of it has been proved from the topic, as far as retention has left it: by this
+    /// run, or by others from which it went on.
+    #[serde(skip)]
+    pub deep: bool,
+    /// With --deep or --against: the offsets that were read again from the topic, the end
+    /// exclusive, or why none was.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub topic_from: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub topic_to: Option<i64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub topic_not_read: Option<String>,
 }
@@ -168,7 +180,7 @@ impl Check {
 
     pub fn what(self) -> &'static str {
         match self {
-            Self::Offsets => "every offset is in exactly one batch, without gap or overlap",
+            Self::Offsets => "every offset is in exactly one batch, no gap, no overlap; what is lost is accepted",
             Self::BatchChain => "each batch hashes to what it recorded, and follows the one before it",
             Self::Outcomes => "each offset's outcome agrees with the rows at that offset",
             Self::Postings => "each posting has its dedup row, its line, two accounts of one asset",
@@ -181,7 +193,7 @@ impl Check {
             Self::Quarantine => "every refused message is counted in quarantine",
             Self::Since => "what the last verification saw is still there",
             Self::Topic => "the topic says the same: every message, every hole, the message chain",
-            Self::Checkpoint => "the topic up to the checkpoint is what was signed off",
+            Self::Checkpoint => "the messages before the checkpoint are those that were signed off",
         }
     }
 }

@@ -26,6 +26,8 @@ const RESOURCES: usize = 100_000;
 pub struct Last {
     pub started_at: When,
     pub heads: BTreeMap<i64, Head>,
+    /// How far each stream was proved from the topic: by another run, as a rule.
+    pub deep: BTreeMap<i64, Head>,
     pub quarantined: i128,
 }
 
@@ -34,9 +36,12 @@ type HeadRow = (i64, i64, i64, Vec<u8>, Vec<u8>);
 /// Reads it, and what the balances were then.
 pub async fn last(connection: &mut PgConnection, sums: &mut Sums) -> Result<Last, VerifyError> {
     let mut snapshot = crate::read::snapshot(connection).await?;
+    // The one whose balances are kept: a clock that was put back changes nothing. None are
+    // kept where nothing had been posted.
     let run: Option<(Uuid, When, MinorUnits)> = sqlx::query_as(
         "SELECT verification_id, (extract(epoch FROM started_at) * 1000000)::bigint, quarantined::text
-         FROM verifications WHERE findings = 0 ORDER BY finished_at DESC, verification_id LIMIT 1",
+         FROM verifications WHERE findings = 0
+         ORDER BY verification_id IN (SELECT verification_id FROM verified_balances) DESC, finished_at DESC LIMIT 1",
     )
     .fetch_optional(&mut *snapshot)
     .await?;
@@ -48,6 +53,13 @@ pub async fn last(connection: &mut PgConnection, sums: &mut Sums) -> Result<Last
     .bind(id)
     .fetch_all(&mut *snapshot)
     .await?;
+    let deep: Vec<HeadRow> = sqlx::query_as(
+        "SELECT DISTINCT ON (stream) stream, next_offset, batch_seq, message_chain, batch_chain
+         FROM verified_streams s JOIN verifications v USING (verification_id) WHERE v.findings = 0 AND s.deep
+         ORDER BY stream, next_offset DESC",
+    )
+    .fetch_all(&mut *snapshot)
+    .await?;
     let balances: Vec<(Uuid, MinorUnits, MinorUnits)> =
         sqlx::query_as("SELECT account_id, debits::text, credits::text FROM verified_balances")
             .fetch_all(&mut *snapshot)
@@ -57,7 +69,8 @@ pub async fn last(connection: &mut PgConnection, sums: &mut Sums) -> Result<Last
         sums.account(AccountId::from_bytes(account.into_bytes())).before = (debits, credits);
     }
     let heads = heads.into_iter().map(head).collect::<Result<_, VerifyError>>()?;
-    Ok(Last { started_at, heads, quarantined })
+    let deep = deep.into_iter().map(head).collect::<Result<_, VerifyError>>()?;
+    Ok(Last { started_at, heads, deep, quarantined })
 }
 
 fn head((stream, next_offset, batch_seq, messages, batches): HeadRow) -> Result<(i64, Head), VerifyError> {
@@ -74,7 +87,7 @@ pub async fn still_there(
     streams: &BTreeMap<i64, Stream>,
     findings: &mut Findings,
 ) -> Result<(), VerifyError> {
-    for (stream, head) in last.heads.iter().filter(|(_, head)| head.batch_seq > 0) {
+    for (stream, head) in last.heads.iter().chain(&last.deep).filter(|(_, head)| head.batch_seq > 0) {
         findings.compared(Check::Since, 1);
         let found: Option<(i64, Vec<u8>)> =
             sqlx::query_as("SELECT next_offset, hash FROM batches WHERE stream = $1 AND seq = $2")
@@ -85,8 +98,8 @@ pub async fn still_there(
         let same = found.is_some_and(|(next, hash)| next == head.next_offset && hash == head.batch_chain);
         if !same || streams.get(stream).is_none_or(|now| now.next_offset < head.next_offset) {
             let what = format!(
-                "batch {}, where the last verification ended, is not what it was: was an older backup put back? \
-                 Verify the whole ledger, without --since-last",
+                "batch {}, where a verification without findings has ended, is not what it was then; verify the whole \
+                 ledger, without --since-last",
                 head.batch_seq
             );
             findings.add(Check::Since, Finding::new(what).at(*stream, head.next_offset));

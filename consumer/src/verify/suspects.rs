@@ -19,8 +19,10 @@ use std::fmt::Write;
 const MOST_EVENTS: usize = 5;
 /// Places of one stream that are closer to each other are read as one range.
 const NEAR: i64 = 1_000;
-/// With more ranges than this it is cheaper to read all postings once.
+/// With more ranges than this, and than the table has of so many pages, it is cheaper to
+/// read all postings once: the index finds 32 pages at a time.
 const MOST_RANGES: usize = 500;
+const PAGES_OF_A_RANGE: usize = 64;
 /// Ranges in one statement.
 const RANGES: usize = 50;
 
@@ -106,11 +108,12 @@ impl Suspects {
     /// Reads the postings of all of their events: those rows never change again.
     pub async fn read_postings(&mut self, connection: &mut PgConnection) -> Result<(), VerifyError> {
         let ranges = self.ranges();
-        let mut scan = if ranges.len() <= MOST_RANGES {
+        let whole = Scan::whole(connection, Table::Postings).await?;
+        let mut scan = if ranges.len() <= MOST_RANGES.max(whole.pages() / PAGES_OF_A_RANGE) {
             let conditions = ranges.chunks(RANGES).map(|ranges| ranges.join(" OR "));
             Scan::offsets(Table::Postings, conditions)
         } else {
-            Scan::whole(connection, Table::Postings).await?
+            whole
         };
         while let Some(select) = scan.next_select() {
             copy_out(connection, &select, |mut row| {

@@ -152,6 +152,14 @@ impl Scan {
         Self { table, chunks: Chunks::Offsets(conditions.into_iter().collect()), file: None }
     }
 
+    /// How many are left; none where it goes by offsets.
+    pub fn pages(&self) -> usize {
+        match self.chunks {
+            Chunks::Pages { next, end } => usize::try_from(end.saturating_sub(next)).unwrap_or_default(),
+            Chunks::Offsets(_) => 0,
+        }
+    }
+
     pub fn is_done(&self) -> bool {
         match &self.chunks {
             Chunks::Pages { next, end } => next >= end,
