@@ -40,6 +40,8 @@ mod roles;
 mod rules;
 mod soak;
 mod verify;
+mod verify_since;
+mod verify_topic;
 mod versions;
 
 use libtest_mimic::{Arguments, run};
@@ -88,6 +90,8 @@ fn main() {
         roles::tests(),
         rules::tests(),
         verify::tests(),
+        verify_since::tests(),
+        verify_topic::tests(),
         versions::tests(),
     ];
     let tests = tests.into_iter().flatten().collect();

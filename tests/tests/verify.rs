@@ -32,7 +32,7 @@ const LIMIT: Duration = Duration::from_secs(90);
 
 /// Every outcome, conflicts that stand and that do not, regressions, restatements, holes
 /// short and long, two partitions, and a second life of the consumer.
-fn fill(kafka: &Kafka, flow: &Flow) -> Result<()> {
+pub fn fill(kafka: &Kafka, flow: &Flow) -> Result<()> {
     let consumer = flow.consume(&["--workers", "2", "--batch", "500"])?;
     flow.send_load(3_000, 7)?;
     flow.send(payments("verify", 40))?;
@@ -81,7 +81,7 @@ fn verified(url: &str) -> Result<Report> {
     Builder::new_current_thread().enable_all().build()?.block_on(async {
         let mut connection = database.connect().await?;
         let decoder = Decoder { rules: rules(), kinds: Kinds::All, max_ahead: Duration::MAX };
-        let request = Request { decoder: &decoder, since_last: false, deep: None, against: None };
+        let request = Request { decoder: &decoder, since_last: false, topic: None };
         Ok(verify(&mut connection, &database, &request, &|_: Progress| {}).await?)
     })
 }
@@ -294,6 +294,7 @@ const TAMPERED: &[(&str, &[(&str, &[&str])])] = &[
     ("UPDATE streams SET first_offset = 1 WHERE stream = {stream}", &[("offsets", &["two batches cover offsets 0 to 0"])]),
     ("UPDATE streams SET message_chain = sha256('x') WHERE stream = {stream}", &[("batch_chain", &["message chain"])]),
     ("UPDATE streams SET batch_chain = sha256('x') WHERE stream = {stream}", &[("batch_chain", &["batch chain"])]),
+    ("UPDATE streams SET topic_id = 'another' WHERE stream = {stream}", &[("offsets", &["not the hash of its lineage"])]),
     ("DELETE FROM streams WHERE stream = {stream}", &[("outcomes", &["which is not in `streams`"])]),
     (
         "UPDATE accounts SET asset = 'XTS' WHERE account_id = '{account_id}'",
@@ -407,6 +408,8 @@ fn each_table_is_read_once() -> Result<()> {
         ("logging_collector", "on"),
         ("shared_preload_libraries", "auto_explain"),
         ("auto_explain.log_min_duration", "0"),
+        // It would read rows, too.
+        ("autovacuum", "off"),
     ])?;
     let kafka = kafka();
     let flow = Flow::new(&kafka, Ledger::fresh_in(&server, "plans")?, "plans", 2)?;
@@ -417,8 +420,17 @@ fn each_table_is_read_once() -> Result<()> {
     let db = &flow.ledger.db;
     for statistics in ["", "ANALYZE"] {
         db.execute(statistics)?;
+        let before = rows_read(db)?;
         let begin: i64 = db.one("SELECT length(pg_read_file(pg_current_logfile()))::bigint")?;
         ensure_right(&verified(&flow.ledger.url)?)?;
+        let after = rows_read(db)?;
+        // `batches` is small here: for each of the two streams all of it may be scanned. Of
+        // `conflicts` the resources are read by themselves.
+        for (table, times) in [("events", 1), ("postings", 1), ("resources", 1), ("batches", 2), ("conflicts", 2)] {
+            let (read, there) =
+                (after[table] - before[table], db.one::<i64>(&format!("SELECT count(*) FROM {table}"))?);
+            ensure!(there > 0 && (there..=times * there).contains(&read), "{table}: {read} of {there} rows were read");
+        }
         let log: String = db.one(&format!("SELECT substr(pg_read_file(pg_current_logfile()), {begin})"))?;
         // The log ends each entry with the next one's prefix; a plan stands behind its query.
         let plans: Vec<&str> = log.split("Query Text: ").skip(1).collect();
@@ -428,6 +440,9 @@ fn each_table_is_read_once() -> Result<()> {
             let own: Vec<&str> = plans.iter().filter(of_table).copied().collect();
             let scans = |plan: &str| plan.matches(" Scan").count();
             ensure!(own.iter().all(|plan| !plan.contains("Nested Loop") && scans(plan) <= 2), "{own:#?}");
+            let by_pages = ["events", "conflicts", "postings"].contains(&table);
+            let paged = own.iter().filter(|plan| plan.contains("Tid Range Scan")).count();
+            ensure!(!by_pages || paged as i64 >= (pages + 2047) / 2048, "{table} is not read page by page: {own:#?}");
             let most = match table {
                 "events" | "conflicts" | "postings" => pages / 2048 + 1,
                 // In the order of its key, some hundred rows at a time.
@@ -439,6 +454,19 @@ fn each_table_is_read_once() -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// How many rows of each table Postgres has read, by whatever scan, since it began.
+fn rows_read(db: &Db) -> Result<BTreeMap<String, i64>> {
+    // A session counts for all at its end at the latest, and is listed until then.
+    wait_until(LIMIT, "the end of every other session", || {
+        let others =
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()";
+        Ok((db.one::<i64>(others)? == 0).then_some(()))
+    })?;
+    db.one::<String>("SELECT pg_stat_force_next_flush()::text")?;
+    let rows = "SELECT relname::text, (seq_tup_read + coalesce(idx_tup_fetch, 0))::bigint FROM pg_stat_user_tables";
+    Ok(db.rows::<(String, i64)>(rows)?.into_iter().collect())
 }
 
 /// An auditor's role reads everything and writes nothing.
@@ -493,20 +521,20 @@ fn altered_rules_are_refused() -> Result<()> {
 }
 
 /// Databases that begin as copies of one.
-struct Copies {
+pub struct Copies {
     server: Arc<postonce_tests::PrivatePostgres>,
     original: String,
 }
 
 impl Copies {
-    fn of(ledger: Ledger) -> Result<Self> {
+    pub fn of(ledger: Ledger) -> Result<Self> {
         let original = ledger.url.rsplit_once('/').context("no database in the URL")?.1.to_owned();
         let original = original.split('?').next().unwrap_or_default().to_owned();
         Ok(Self { server: postgres(), original })
     }
 
     /// Calls `each` with a fresh copy for each number; a failure tells of all of them.
-    fn try_each(&self, count: usize, each: impl Fn(usize, &str) -> Result<()>) -> Result<()> {
+    pub fn try_each(&self, count: usize, each: impl Fn(usize, &str) -> Result<()>) -> Result<()> {
         let mut failures = Vec::new();
         let maintenance = Db::new(&self.server.url("postgres"));
         for number in 0..count {

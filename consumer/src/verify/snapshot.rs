@@ -6,7 +6,7 @@ use super::report::{Check, Finding, Findings};
 use super::sums::Sums;
 use crate::chain::{Hash, START};
 use crate::read::snapshot;
-use postonce_schema::AccountId;
+use postonce_schema::{AccountId, StreamId};
 use sqlx::postgres::{PgConnection, PgRow};
 use sqlx::{FromRow, Row};
 use std::collections::{BTreeMap, HashMap};
@@ -72,6 +72,11 @@ impl FromRow<'_, PgRow> for Stream {
 }
 
 impl Stream {
+    fn is_named_right(&self) -> bool {
+        let Self { stream, cluster_id, topic, topic_id, partition, .. } = self;
+        StreamId::new(cluster_id, topic, topic_id, *partition).as_i64() == *stream
+    }
+
     /// Before its first batch.
     pub fn beginning(&self) -> Head {
         Head { next_offset: self.first_offset, batch_seq: 0, message_chain: START, batch_chain: START }
@@ -110,6 +115,10 @@ pub async fn books(
     let quarantined: String = sqlx::query_scalar("SELECT coalesce(sum(times_seen), 0)::text FROM quarantine")
         .fetch_one(&mut *snapshot)
         .await?;
+    streams.iter().filter(|stream| !stream.is_named_right()).for_each(|stream| {
+        let what = "the stream's id is not the hash of its lineage: its row was edited";
+        findings.add(Check::Offsets, Finding::new(what).at(stream.stream, stream.next_offset));
+    });
     accounts(&mut snapshot, sums, findings).await?;
     balances(&mut snapshot, sums, findings).await?;
     snapshot.commit().await?;
