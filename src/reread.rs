@@ -3,7 +3,8 @@
 use crate::args::{DatabaseArgs, DecoderArgs, KafkaArgs};
 use crate::commands::interrupt;
 use postonce_consumer::config::{GroupProtocol, Kafka};
-use postonce_consumer::replay::ReplayError;
+use postonce_consumer::replay::{ReplayError, Span};
+use std::fmt::Write as _;
 use std::process::ExitCode;
 
 /// It ran well, and ledger and topic do not say the same.
@@ -47,6 +48,27 @@ impl RereadArgs {
     pub fn workers(&self) -> usize {
         let cores = || std::thread::available_parallelism().map_or(1, usize::from);
         self.workers.map_or_else(cores, usize::from)
+    }
+}
+
+/// What the log does not hold any more, and what follows for the reading.
+pub fn push_gone(out: &mut String, spans: &[Span], so: &str) {
+    for span in spans.iter().filter(|span| span.deleted() > 0) {
+        let Span { partition, log_start, live, .. } = span;
+        // Writing to a string does not fail.
+        let _ = writeln!(
+            out,
+            "partition {partition}: retention has deleted {} offsets, up to {log_start}: {so}",
+            span.deleted()
+        );
+        if let Some(live) = live.filter(|live| live.next_offset < *log_start) {
+            let (at, lost) = (live.next_offset, log_start.saturating_sub(live.next_offset));
+            let _ = writeln!(
+                out,
+                "partition {partition}: {lost} of them the ledger has never read, it stands at {at}: `postonce consume` \
+                 says what to do"
+            );
+        }
     }
 }
 

@@ -13,7 +13,7 @@ use rdkafka::Offset;
 use rdkafka::client::ClientContext;
 use rdkafka::config::{FromClientConfigAndContext, RDKafkaLogLevel};
 use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
-use rdkafka::error::KafkaError;
+use rdkafka::error::{KafkaError, KafkaResult};
 use rdkafka::message::BorrowedMessage;
 use rdkafka::topic_partition_list::TopicPartitionList;
 use std::collections::BTreeMap;
@@ -23,6 +23,8 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(60);
 /// How long one look for messages waits for the first.
 const LOOK: Duration = Duration::from_millis(100);
+/// The pause before a question is asked again.
+const ASK_AGAIN: Duration = Duration::from_millis(200);
 
 /// Why the topic could not be read again.
 #[derive(Debug, thiserror::Error)]
@@ -118,6 +120,10 @@ impl ClientContext for Quiet {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
         tracing::debug!(target: "librdkafka", ?level, facility, "{message}");
     }
+
+    fn error(&self, error: KafkaError, reason: &str) {
+        tracing::debug!(target: "librdkafka", %error, "{reason}");
+    }
 }
 
 impl ConsumerContext for Quiet {}
@@ -142,7 +148,7 @@ impl Source {
 
     /// The topic's partitions, in order.
     pub fn partitions(&self) -> Result<Vec<i32>, RereadError> {
-        let metadata = self.consumer.fetch_metadata(Some(&self.topic), ASK_TIMEOUT)?;
+        let metadata = patiently(|| self.consumer.fetch_metadata(Some(&self.topic), ASK_TIMEOUT))?;
         let mut partitions: Vec<i32> =
             metadata.topics().iter().flat_map(|topic| topic.partitions()).map(|partition| partition.id()).collect();
         partitions.sort_unstable();
@@ -152,7 +158,7 @@ impl Source {
     /// The first offset of the log and its last stable one, exclusive: behind that a
     /// transaction may still be open.
     pub fn bounds(&self, partition: i32) -> Result<(i64, i64), RereadError> {
-        Ok(self.consumer.fetch_watermarks(&self.topic, partition, ASK_TIMEOUT)?)
+        Ok(patiently(|| self.consumer.fetch_watermarks(&self.topic, partition, ASK_TIMEOUT))?)
     }
 
     /// The first offset whose message has this Kafka timestamp or a later one; none where
@@ -160,7 +166,7 @@ impl Source {
     pub fn offset_at(&self, partition: i32, time: Timestamp) -> Result<Option<i64>, RereadError> {
         let mut list = TopicPartitionList::new();
         list.add_partition_offset(&self.topic, partition, Offset::Offset(time.micros().div_euclid(1000)))?;
-        let found = self.consumer.offsets_for_times(list, ASK_TIMEOUT)?;
+        let found = patiently(|| self.consumer.offsets_for_times(list.clone(), ASK_TIMEOUT))?;
         let element = found.find_partition(&self.topic, partition);
         let element = element.ok_or_else(|| RereadError::NoPartition(self.topic.clone(), partition))?;
         element.error()?;
@@ -212,6 +218,17 @@ impl Source {
             self.consumer.pause(&ended)?;
         }
         Ok(positions)
+    }
+}
+
+/// A broker that has just come back, or a leader that has just moved, cannot be asked yet.
+fn patiently<T>(ask: impl Fn() -> KafkaResult<T>) -> KafkaResult<T> {
+    let began = Instant::now();
+    loop {
+        match ask() {
+            Err(_) if began.elapsed() < ASK_TIMEOUT => std::thread::sleep(ASK_AGAIN),
+            answer => return answer,
+        }
     }
 }
 

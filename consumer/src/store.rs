@@ -145,18 +145,20 @@ impl<'c> Transaction<'c> {
         rows.iter().map(nth).collect()
     }
 
-    /// Which of these messages are in quarantine.
-    pub async fn quarantined(&mut self, hashes: &[Hash]) -> Result<HashSet<Hash>, Failure> {
+    /// Which of these messages are in quarantine, and whether a person has dismissed them.
+    pub async fn quarantined(&mut self, hashes: &[Hash]) -> Result<HashMap<Hash, bool>, Failure> {
         if hashes.is_empty() {
-            return Ok(HashSet::new());
+            return Ok(HashMap::new());
         }
         let hashes: Vec<&[u8]> = hashes.iter().map(Hash::as_slice).collect();
-        let found: Vec<Vec<u8>> =
-            sqlx::query_scalar("SELECT DISTINCT message_hash FROM quarantine WHERE message_hash = ANY($1)")
-                .bind(hashes)
-                .fetch_all(&mut *self.inner)
-                .await?;
-        Ok(found.into_iter().filter_map(|hash| hash.try_into().ok()).collect())
+        let found: Vec<(Vec<u8>, bool)> = sqlx::query_as(
+            "SELECT message_hash, bool_and(closed_at IS NOT NULL AND closed_stream IS NULL)
+             FROM quarantine WHERE message_hash = ANY($1) GROUP BY message_hash",
+        )
+        .bind(hashes)
+        .fetch_all(&mut *self.inner)
+        .await?;
+        Ok(found.into_iter().filter_map(|(hash, dismissed)| Some((hash.try_into().ok()?, dismissed))).collect())
     }
 
     /// What `batches` says of a stream's offsets `from` to before `to`.

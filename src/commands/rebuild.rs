@@ -21,15 +21,17 @@ each resource and pair of accounts, the outcome of each offset, the message chai
 steps were posted, revisions and borders of batches may differ with the order of arrival
 and are not compared. The live ledger is only read; its consumers may go on.
 
-Explained, and no difference: what the log does not hold any more, and what came from
-another topic. What is accepted now and stands in quarantine live is told apart, with the
-resources, postings and balances that differ only because of it.
+Explained, and no difference: what the log does not hold any more, what came from another
+topic or lineage, what was dismissed in quarantine or accepted by a copy. What is accepted
+now and waits in quarantine live is told apart, with the resources, postings and balances
+that differ only because of it.
 
 With --positions FILE whose rules are not those in use it says instead what the balances
 would be under these rules. Give it the same --kinds and --max-ahead-hours as `consume`.
 
 It needs about as much room as the live ledger, and the right to create a schema. The
-schema is kept to look into; --drop drops it, whatever comes of it.
+schema is kept to look into, unless --drop is given; after an error, SIGTERM or SIGINT it
+is half built, and dropped in any case.
 
 Exit codes: 0 equal, 3 it ran well and found a difference, 1 an error, 2 wrong usage,
 12 the log ends before the ledger's offset, 13 the rules are not those in use, 130 or
@@ -51,7 +53,7 @@ pub struct Args {
     #[arg(long, env = "POSTONCE_INTO", default_value = "postonce_rebuild", value_name = "SCHEMA")]
     into: String,
 
-    /// Drop the schema afterwards, also after a failure, SIGTERM or SIGINT
+    /// Drop the schema afterwards
     #[arg(long, env = "POSTONCE_DROP")]
     drop: bool,
 
@@ -71,7 +73,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let bar = progress::Progress::begin("posting");
     let watch = |progress| {
         match progress {
-            Progress::Posting(done, total) => bar.at(done, total),
+            Progress::Posting(done, total) => bar.at("posting", done, total),
             Progress::Comparing => bar.then("comparing"),
         }
         interrupt::signal().is_none()
@@ -142,14 +144,7 @@ fn as_text(report: &Report, most: usize) -> String {
     };
     let (posting, comparing) = (report.posting_took.as_secs_f64(), report.comparing_took.as_secs_f64());
     let _ = writeln!(out, "\nposted in {posting:.1} s, compared in {comparing:.1} s");
-    for span in report.spans.iter().filter(|span| span.deleted() > 0) {
-        let (partition, deleted, start) = (span.partition, span.deleted(), span.log_start);
-        let _ = writeln!(
-            out,
-            "partition {partition}: retention has deleted {deleted} offsets that the ledger has read, up to {start}: \
-             what came from them is only live"
-        );
-    }
+    reread::push_gone(&mut out, &report.spans, "what came from them is only live");
     if report.behind > 0 {
         let _ = writeln!(out, "at the start the live ledger had {} offsets yet to read", report.behind);
     }
@@ -181,13 +176,13 @@ fn push_compared(out: &mut String, report: &Report) -> std::fmt::Result {
     for (what, count) in &report.findings.counts {
         writeln!(out, "\n{count} {}{}", what.name(), if what.is_difference() { "" } else { " (no difference)" })?;
         for finding in report.findings.first.get(what).into_iter().flatten() {
-            push_finding(out, finding)?;
+            push_finding(out, *what, finding)?;
         }
     }
     Ok(())
 }
 
-fn push_finding(out: &mut String, finding: &Finding) -> std::fmt::Result {
+fn push_finding(out: &mut String, what: What, finding: &Finding) -> std::fmt::Result {
     let mut parts: Vec<String> = Vec::new();
     if let (Some(topic), Some(partition)) = (&finding.topic, finding.partition) {
         let offset = finding.offset.map_or(String::new(), |offset| format!("/{offset}"));
@@ -196,6 +191,7 @@ fn push_finding(out: &mut String, finding: &Finding) -> std::fmt::Result {
     parts.extend(finding.type_name.clone());
     parts.extend(finding.resource.as_deref().map(table::visible));
     parts.extend(finding.updated_at.as_ref().map(|time| format!("of {time}")));
+    parts.extend((what == What::Postings && finding.resource.is_none()).then(|| "of no known event:".to_owned()));
     parts.extend((!finding.accounts.is_empty()).then(|| finding.accounts.join(" <- ")));
     parts.extend(finding.asset.clone());
     writeln!(out, "  {}", parts.join(" "))?;
@@ -218,7 +214,10 @@ fn amount_or_text(text: Option<&str>, asset: Option<&str>) -> String {
 }
 
 fn push_what_if(out: &mut String, what_if: &WhatIf, most: usize) -> std::fmt::Result {
-    writeln!(out, "\nWhat if: {}", table::visible(&what_if.rules))?;
+    writeln!(out, "\nOther rules than those in use:")?;
+    for line in what_if.rules.lines() {
+        writeln!(out, "  {}", table::visible(line))?;
+    }
     let rows = what_if.accounts.iter().take(most).map(|change| {
         let amount = |units| table::amount(units, &change.asset);
         [
@@ -243,6 +242,9 @@ fn verdict(report: &Report) -> &'static str {
         (Some(_), true) => "EQUAL: no balance would be another under these rules",
         (Some(_), false) => "DIFFERENT: these rules come to other balances",
         (None, true) => "EQUAL: the topic comes to the same books",
+        (None, false) if report.differs_by_quarantine_only() => {
+            "DIFFERENT: only by what is in quarantine and these rules accept; `postonce quarantine retry` brings it in"
+        }
         (None, false) => "DIFFERENT: the topic does not come to the same books",
     }
 }

@@ -2,13 +2,13 @@
 
 use crate::args::{Output, OutputArgs};
 use crate::commands::interrupt;
-use crate::progress::Progress;
+use crate::progress;
 use crate::reread::{self, RereadArgs};
 use crate::{reader, table};
 use anyhow::Context;
 use postonce_consumer::chain;
 use postonce_consumer::database::Database;
-use postonce_consumer::replay::{Books, Difference, Place, Replay, Report, Span, replay};
+use postonce_consumer::replay::{Books, Difference, Place, Progress, Replay, Report, Span, What, replay};
 use serde_json::json;
 use std::fmt::Write as _;
 use std::process::ExitCode;
@@ -16,12 +16,16 @@ use std::process::ExitCode;
 const HELP: &str = "\
 Reads the topic again, judges every message as `consume` does, and compares with what
 the ledger knows. Nothing is written: no offset moves, no row changes, and it may run
-beside the live consumers (also with --execute: its streams are its own). Give it the same --positions, --kinds and --max-ahead-hours
-as `consume`.
+beside the live consumers. Give it the same --positions, --kinds and --max-ahead-hours as
+`consume`.
 
 It reads from where the log begins to where the live ledger stands, never past the last
 stable offset. In an equal ledger every event is a duplicate and every refused message
 is in quarantine: new, conflicts and differences are 0.
+
+With --execute the range goes through the real transaction, under a lineage of its own:
+what is known leaves batch rows and nothing else, what is not is posted. The live
+offsets stay where they are, and the live consumers may go on.
 
 --from and --to take `earliest`, `end`, an offset for every partition, PARTITION:OFFSET
 for one (repeat it), or a time (RFC 3339, or a date for its midnight in UTC) for the
@@ -60,8 +64,7 @@ pub struct Args {
     #[arg(long, env = "POSTONCE_NO_DIGEST")]
     no_digest: bool,
 
-    /// Not only look: run the range through the real transaction, under a lineage of its
-    /// own. What the ledger knows leaves batch rows; what it does not know is posted
+    /// Not only look: post what the ledger does not know, by the real transaction
     #[arg(long, env = "POSTONCE_EXECUTE")]
     execute: bool,
 
@@ -73,13 +76,16 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     interrupt::watch().context("no signals can be watched")?;
     let output = args.output.output;
     let run = request(args)?;
-    let progress = Progress::begin("replaying");
-    let watch = |done, total| {
-        progress.at(done, total);
+    let bar = progress::Progress::begin("replaying");
+    let watch = |progress| {
+        match progress {
+            Progress::Hashing => bar.then("hashing the books"),
+            Progress::Reading(done, total) => bar.at("replaying", done, total),
+        }
         interrupt::signal().is_none()
     };
     let result = replay(&run, &watch);
-    drop(progress);
+    drop(bar);
     let report = match result {
         Ok(report) => report,
         Err(error) => return reread::end(error),
@@ -209,13 +215,7 @@ fn push_digest(out: &mut String, report: &Report) {
 
 /// What the range leaves out.
 fn push_notes(out: &mut String, report: &Report) {
-    for span in report.spans.iter().filter(|span| span.deleted() > 0) {
-        let (partition, deleted) = (span.partition, span.deleted());
-        let _ = writeln!(
-            out,
-            "partition {partition}: retention has deleted {deleted} offsets that the ledger has read; nothing is said of them"
-        );
-    }
+    reread::push_gone(out, &report.spans, "nothing is said of them");
     if let Some(topic_id) = &report.executed {
         let _ = writeln!(out, "executed under topic id {topic_id}: {} events were posted or noted", report.counts.new);
     }
@@ -231,7 +231,7 @@ fn push_differences(out: &mut String, report: &Report) {
     }
     let shown =
         if u64::try_from(first.len()) == Ok(total) { String::new() } else { format!(", the first {}", first.len()) };
-    let _ = writeln!(out, "\n{total} differences{shown}:");
+    let _ = writeln!(out, "\n{total} difference{}{shown}:", if total == 1 { "" } else { "s" });
     for one in first {
         push_difference(out, &report.lineage.topic, one);
     }
@@ -248,9 +248,13 @@ fn push_difference(out: &mut String, topic: &str, one: &Difference) {
 
 fn verdict(report: &Report) -> &'static str {
     match () {
+        () if report.is_equal() && report.counts.read == 0 => "EQUAL: there was nothing to read",
         () if report.is_equal() => "EQUAL: the ledger knows every message that was read",
         () if report.executed.is_some() => "DIFFERENT: the ledger did not know all of it, and does now",
         () if report.differences.total() == 0 => "DIFFERENT: the books have changed while nothing was consumed",
+        () if report.differences.counts.keys().all(|what| *what == What::AcceptedNow) => {
+            "DIFFERENT: only by what is in quarantine and these rules accept; `postonce quarantine retry` brings it in"
+        }
         () => "DIFFERENT: the ledger and the topic do not say the same",
     }
 }

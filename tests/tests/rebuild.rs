@@ -21,6 +21,8 @@ pub fn tests() -> Vec<Trial> {
         other_rules_come_to_other_balances,
         what_retention_has_deleted_is_no_difference,
         what_came_from_another_topic_is_no_difference,
+        what_a_person_has_accepted_as_lost_is_no_difference,
+        what_only_an_older_lineage_brought_is_no_difference,
         a_schema_in_use_is_refused,
         a_signal_ends_it_and_drops_the_schema,
     ]
@@ -193,6 +195,11 @@ fn what_was_done_to_the_ledger_is_named() -> Result<()> {
     )?;
     let report = rebuild(&flow, &["--drop"])?.json(3)?;
     assert_eq!((&report["differences"]["skipped"], &report["first"]["skipped"][0]["offset"]), (&json!(2), &json!(0)));
+
+    // What cannot be read at all is an error, and leaves nothing behind.
+    tamper(&flow, "UPDATE batches SET outcomes = set_byte(outcomes, 0, ascii('x')) WHERE from_offset = 0")?;
+    rebuild(&flow, &[])?.complaint(1, &["batches, stream", "seq 1"])?;
+    assert_eq!(schemas(&flow)?, 0, "a half built schema is still there");
     Ok(())
 }
 
@@ -257,6 +264,9 @@ fn what_is_accepted_now_is_told_apart() -> Result<()> {
         json!({"live": {"accepted": 6, "refused": 3}, "rebuilt": {"accepted": 9, "refused": 0}})
     );
 
+    let text = Said::by(&flow, &["rebuild", "--drop", "--positions", &rules])?;
+    ensure!(text.stdout.contains("only by what is in quarantine"), "{}", text.stdout);
+
     // What has nothing to do with it is still a difference of its own.
     tamper(
         &flow,
@@ -268,7 +278,28 @@ fn what_is_accepted_now_is_told_apart() -> Result<()> {
     let replayed = Said::by(&flow, &["replay", "-o", "json", "--positions", &rules])?.json(3)?;
     assert_eq!(replayed["differences"]["by_kind"], json!({"accepted_now": 2}), "{replayed:#}");
     // Rules that are not those in use, and no file was named for a what-if.
-    rebuild(&flow, &[])?.complaint(13, &["version 2 is in use"])
+    rebuild(&flow, &[])?.complaint(13, &["version 2 is in use"])?;
+
+    // A person decides: one is dismissed, of the other a copy is accepted.
+    tamper(
+        &flow,
+        "UPDATE balances SET debits = debits - 1
+                   WHERE account_id = (SELECT account_id FROM accounts WHERE path = 'assets:psp:stripe')",
+    )?;
+    let place = format!("{}/0/5", flow.topic);
+    let dismiss = Said::by(&flow, &["quarantine", "dismiss", &place, "--why", "a test", "--person", "ada"])?;
+    ensure!(dismiss.code == 0, "{}", dismiss.stderr);
+    flow.send([card(2).header("postonce-retry", format!("{}/0/6", flow.topic))])?;
+    consume(&flow, &["--positions", &rules])?;
+    let report = rebuild(&flow, &["--drop", "--positions", &rules])?.json(0)?;
+    assert_eq!(report["differences"], json!({}), "{report:#}");
+    // The dismissed one's resource, posting and two balances.
+    assert_eq!(report["explained"], json!({"accepted_copy": 2, "dismissed": 1, "follows": 4}), "{report:#}");
+    assert_eq!(report["first"]["dismissed"][0]["offset"], json!(5));
+    let replayed = Said::by(&flow, &["replay", "-o", "json", "--positions", &rules])?.json(0)?;
+    let counts = ["duplicates", "accepted_now", "rejected"].map(|name| &replayed["counts"][name]);
+    assert_eq!(counts, [&json!(9), &json!(1), &json!(0)], "{replayed:#}");
+    Ok(())
 }
 
 fn other_rules_come_to_other_balances() -> Result<()> {
@@ -293,7 +324,8 @@ fn other_rules_come_to_other_balances() -> Result<()> {
             json!({"account": account, "asset": "EUR", "live": live, "rebuilt": rebuilt, "difference": difference});
         assert_eq!(*found, expected);
     }
-    ensure!(report["what_if"]["rules"].as_str().is_some_and(|why| why.contains("assets:clearing")), "{report:#}");
+    let why = report["what_if"]["rules"].as_str().context("no rules")?;
+    ensure!(why.contains("here    line payment.succeeded debit assets:clearing"), "{why}");
     assert_eq!(report["messages"]["live"], json!({"accepted": 11, "refused": 1}));
     let text = Said::by(&flow, &["rebuild", "--drop", "--positions", &rules])?;
     ensure!(
@@ -345,6 +377,61 @@ fn what_came_from_another_topic_is_no_difference() -> Result<()> {
     Ok(())
 }
 
+fn what_a_person_has_accepted_as_lost_is_no_difference() -> Result<()> {
+    let kafka = kafka();
+    let flow = Flow::new(&kafka, Ledger::fresh("lost")?, "lost", 1)?;
+    flow.send(payments("early", 10))?;
+    consume(&flow, &[])?;
+    flow.send(payments("lost", 5))?;
+    delete_before(&kafka, &flow.topic, 0, 13)?;
+    for command in ["replay", "rebuild"] {
+        let text = Said::by(&flow, &[command, "--differences", "0"])?;
+        let told =
+            ["retention has deleted 13 offsets, up to 13", "3 of them the ledger has never read, it stands at 10"];
+        ensure!(text.code == 0 && told.iter().all(|told| text.stdout.contains(told)), "{}{}", text.stdout, text.stderr);
+    }
+    flow.ledger.db.execute("DROP SCHEMA postonce_rebuild CASCADE")?;
+    consume(&flow, &["--accept-gap", "0:10-12", "--person", "ada"])?;
+    let report = rebuild(&flow, &["--drop"])?.json(0)?;
+    assert_eq!((&report["differences"], &report["explained"]["before_log_start"]), (&json!({}), &json!(10)));
+    assert_eq!(
+        report["messages"],
+        json!({"live": {"accepted": 2, "refused": 0}, "rebuilt": {"accepted": 2, "refused": 0}})
+    );
+    let replayed = Said::by(&flow, &["replay", "-o", "json", "--from", "0"])?.json(0)?;
+    assert_eq!((&replayed["counts"]["read"], &replayed["partitions"][0]["from"]), (&json!(2), &json!(13)));
+    Ok(())
+}
+
+/// The topic was made again, and a person let the consumer go on with it.
+fn what_only_an_older_lineage_brought_is_no_difference() -> Result<()> {
+    let kafka = kafka();
+    let flow = Flow::new(&kafka, Ledger::fresh("lineage")?, "lineage", 1)?;
+    flow.send(payments("both", 5))?;
+    flow.send(payments("old", 3))?;
+    consume(&flow, &[])?;
+    kafka.delete_topic(&flow.topic)?;
+    kafka.create_topic(&flow.topic, 1, &[])?;
+    flow.send(payments("both", 5))?;
+    flow.send(payments("young", 2))?;
+    let asked = Said::by(&flow, &["replay", "-o", "json", "--to", "end"])?.json(3)?;
+    assert_eq!((&asked["counts"]["duplicates"], &asked["counts"]["new"]), (&json!(5), &json!(2)), "{asked:#}");
+    let id = asked["topic_id"].as_str().context("no topic id")?;
+    let consumer = flow.consume(&["--accept-lineage", id, "--person", "ada"])?;
+    flow.wait_offsets(8 + 7, LIMIT)?;
+    consumer.finish()?;
+    let replayed = Said::by(&flow, &["replay", "-o", "json"])?.json(0)?;
+    assert_eq!((&replayed["counts"]["duplicates"], &replayed["not_read_yet"]), (&json!(7), &json!(0)));
+    let report = rebuild(&flow, &["--drop"])?.json(0)?;
+    // Their resources, postings, and two balances.
+    assert_eq!(report["explained"], json!({"elsewhere": 3, "follows": 3 + 3 + 2}), "{report:#}");
+    // Of what both have brought nothing is excused.
+    tamper(&flow, "UPDATE resources SET facts = '{\"x\":1}' WHERE path = 'stripe/both/pi_3'")?;
+    let report = rebuild(&flow, &["--drop"])?.json(3)?;
+    assert_eq!(only(&report, "resource")?["resource"], json!("stripe/both/pi_3"));
+    Ok(())
+}
+
 fn a_schema_in_use_is_refused() -> Result<()> {
     let kafka = kafka();
     let flow = Flow::new(&kafka, Ledger::fresh("in_use")?, "in_use", 1)?;
@@ -361,7 +448,7 @@ fn a_schema_in_use_is_refused() -> Result<()> {
     flow.ledger.check()
 }
 
-/// While it posts, and while it compares.
+/// While it posts, and while it compares, then also without --drop: it is half built.
 fn a_signal_ends_it_and_drops_the_schema() -> Result<()> {
     let kafka = kafka();
     let flow = Flow::new(&kafka, Ledger::fresh("signal")?, "signal", 1)?;
@@ -375,7 +462,8 @@ fn a_signal_ends_it_and_drops_the_schema() -> Result<()> {
         holder.execute(&format!("BEGIN; LOCK TABLE postonce.{lock} IN ACCESS EXCLUSIVE MODE"))?;
         let env =
             [("KAFKA_BROKERS", flow.bootstrap()), ("DATABASE_URL", &flow.ledger.url), ("POSTONCE_TOPIC", &flow.topic)];
-        let mut process = PostonceProcess::start(&["rebuild", "--drop"], &env)?;
+        let args: &[&str] = if lock == "rules" { &["rebuild", "--drop"] } else { &["rebuild"] };
+        let mut process = PostonceProcess::start(args, &env)?;
         if lock == "rules" {
             holder.execute("COMMIT")?;
         }

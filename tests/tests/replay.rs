@@ -327,7 +327,7 @@ fn executed_over_a_backlog_it_posts_what_the_consumer_then_finds_known() -> Resu
     flow.ledger.check()
 }
 
-/// It comes before the reading begins; more than one stretch is to be read then.
+/// While the books are hashed, and while the topic is read: more than one stretch of it.
 fn a_signal_ends_it() -> Result<()> {
     let kafka = kafka();
     let flow = Flow::new(&kafka, Ledger::fresh("signal")?, "signal", 1)?;
@@ -336,17 +336,21 @@ fn a_signal_ends_it() -> Result<()> {
     flow.wait_done(LIMIT)?;
     consumer.finish()?;
     let holder = Db::new(&flow.ledger.url);
-    holder.execute("BEGIN; LOCK TABLE postonce.resources IN ACCESS EXCLUSIVE MODE")?;
     let env =
         [("KAFKA_BROKERS", flow.bootstrap()), ("DATABASE_URL", &flow.ledger.url), ("POSTONCE_TOPIC", &flow.topic)];
-    let mut process = PostonceProcess::start(&["replay"], &env)?;
-    wait_until(LIMIT, "the hash of the books to wait", || {
-        let waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'postonce.resources'::regclass";
-        Ok((flow.ledger.db.one::<i64>(waiting)? > 0).then_some(()))
-    })?;
-    process.terminate()?;
-    holder.execute("ROLLBACK")?;
-    ensure!(process.wait(LIMIT)?.code() == Some(143) && process.stdout().is_empty(), "{}", process.stderr());
+    for table in ["resources", "batches"] {
+        holder.execute(&format!("BEGIN; LOCK TABLE postonce.{table} IN ACCESS EXCLUSIVE MODE"))?;
+        let mut process = PostonceProcess::start(&["replay"], &env)?;
+        let waiting =
+            format!("SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'postonce.{table}'::regclass");
+        wait_until(LIMIT, "the replay to wait", || Ok((flow.ledger.db.one::<i64>(&waiting)? > 0).then_some(())))?;
+        process.terminate()?;
+        if table == "batches" {
+            holder.execute("ROLLBACK")?;
+        }
+        ensure!(process.wait(LIMIT)?.code() == Some(143) && process.stdout().is_empty(), "{}", process.stderr());
+        holder.execute("ROLLBACK")?;
+    }
     Ok(())
 }
 

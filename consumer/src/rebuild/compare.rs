@@ -53,6 +53,8 @@ pub struct Comparison<'s> {
     pub live: Judged,
     pub rebuilt: Judged,
     accepted_now: HashSet<(i64, i64)>,
+    /// Where a message was refused that a person has dismissed.
+    dismissed: HashSet<(i64, i64)>,
     refused_now: HashSet<(i64, i64)>,
     /// Resources of events that only one side can know: their state may differ.
     excused: HashSet<Uuid>,
@@ -92,6 +94,7 @@ impl<'s> Comparison<'s> {
             live: Judged::default(),
             rebuilt: Judged::default(),
             accepted_now: HashSet::new(),
+            dismissed: HashSet::new(),
             refused_now: HashSet::new(),
             excused: HashSet::new(),
             shifts: HashMap::new(),
@@ -142,6 +145,7 @@ impl<'s> Comparison<'s> {
     }
 
     async fn events(&mut self, sides: &mut Sides<'_>) -> Result<(), ReplayError> {
+        self.dismissed = dismissed(sides.live).await?;
         let mut copies = u64::try_from(self.accepted_now.len()).unwrap_or(u64::MAX);
         merge(rows::known(sides.live), rows::known(sides.rebuilt), |pair| {
             self.compared.events += 1;
@@ -150,7 +154,7 @@ impl<'s> Comparison<'s> {
                 Pair::OnlyLive(known) => (self.only_live(&known), known, true),
                 Pair::OnlyRebuilt(known) => (self.only_rebuilt(&known), known, false),
             };
-            copies -= u64::from(what == What::AcceptedNow);
+            copies = copies.saturating_sub(u64::from(matches!(what, What::AcceptedNow | What::Dismissed)));
             if !matches!(what, What::EventOnlyLive | What::EventOnlyRebuilt) {
                 self.excused.insert(known.resource_id);
             }
@@ -174,8 +178,12 @@ impl<'s> Comparison<'s> {
     }
 
     fn only_rebuilt(&self, known: &Known) -> What {
-        let accepted_now = self.accepted_now.contains(&(known.stream, known.message_offset));
-        if accepted_now { What::AcceptedNow } else { What::EventOnlyRebuilt }
+        let place = (known.stream, known.message_offset);
+        match self.accepted_now.contains(&place) {
+            true if self.dismissed.contains(&place) => What::Dismissed,
+            true => What::AcceptedNow,
+            false => What::EventOnlyRebuilt,
+        }
     }
 
     async fn resources(&mut self, sides: &mut Sides<'_>) -> Result<(), ReplayError> {
@@ -418,6 +426,16 @@ fn both(pair: Pair<Balance>) -> (i128, i128, Balance) {
         Pair::OnlyLive(live) => (live.balance.0, 0, live),
         Pair::OnlyRebuilt(rebuilt) => (0, rebuilt.balance.0, rebuilt),
     }
+}
+
+async fn dismissed(live: &mut PgConnection) -> Result<HashSet<(i64, i64)>, sqlx::Error> {
+    let places: Vec<(i64, i64)> = sqlx::query_as(
+        "SELECT first_stream, first_offset FROM quarantine WHERE closed_at IS NOT NULL AND closed_stream IS NULL
+         UNION SELECT last_stream, last_offset FROM quarantine WHERE closed_at IS NOT NULL AND closed_stream IS NULL",
+    )
+    .fetch_all(live)
+    .await?;
+    Ok(places.into_iter().collect())
 }
 
 /// The revision counts the steps, and they may differ.

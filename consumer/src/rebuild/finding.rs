@@ -27,6 +27,8 @@ pub enum What {
     AcceptedNow,
     /// As before, and the live ledger knows the event: from a copy that was sent again.
     AcceptedCopy,
+    /// As before, and a person has dismissed it.
+    Dismissed,
     /// Only live, from before where the log begins now.
     BeforeLogStart,
     /// Only live, from what was not read again: another topic, an older lineage, a replay.
@@ -50,16 +52,18 @@ impl What {
             Self::RefusedNow => "accepted live, refused now",
             Self::AcceptedNow => "accepted now, in quarantine live",
             Self::AcceptedCopy => "accepted now, known live by a copy",
+            Self::Dismissed => "accepted now, dismissed live",
             Self::BeforeLogStart => "only live, before the log's start",
             Self::Elsewhere => "only live, from another topic, lineage or replay",
             Self::Follows => "follows from one of these",
         }
     }
 
-    /// The books do not say what the topic says. The others are explained: by the rules,
-    /// by what the topic does not hold any more, or by what was not read.
+    /// The books do not say what the topic says. The others are explained: by what a person
+    /// has decided, by what the topic does not hold any more, or by what was not read.
     pub fn is_difference(self) -> bool {
-        !matches!(self, Self::AcceptedCopy | Self::BeforeLogStart | Self::Elsewhere | Self::Follows)
+        use What::{AcceptedCopy, BeforeLogStart, Dismissed, Elsewhere, Follows};
+        !matches!(self, AcceptedCopy | Dismissed | BeforeLogStart | Elsewhere | Follows)
     }
 }
 

@@ -1,7 +1,7 @@
 //! A rebuild from the empty schema to the report.
 
 use super::compare::{Compared, Comparison, Sides, balances_apart};
-use super::finding::Findings;
+use super::finding::{Findings, What};
 use super::outcomes::Judged;
 use super::schema;
 use crate::claim::Lineage;
@@ -12,16 +12,13 @@ use crate::registry::{self, RulesRefused};
 use crate::replay::crew::{Job, share_out};
 use crate::replay::plan::live_streams;
 use crate::replay::post::Posting;
-use crate::replay::{Plan, ReplayError, Span, runtime, same_topic};
+use crate::replay::{Plan, ReplayError, Span, runtime, same_topic, unless_stopped};
 use crate::reread::{Ranges, Source};
 use postonce_schema::{Decoder, Rules};
 use serde::Serialize;
 use sqlx::postgres::PgConnection;
 use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
-
-/// How often somebody is asked whether the comparison shall go on.
-const WATCH_EVERY: Duration = Duration::from_millis(100);
 
 /// What is to be rebuilt, and where. Not Debug: properties hold passwords.
 pub struct Rebuild {
@@ -34,7 +31,7 @@ pub struct Rebuild {
     pub workers: usize,
     /// How many differences of each kind are named; all are counted.
     pub differences: usize,
-    /// Whether the schema is dropped, whatever comes of it.
+    /// Whether the schema is dropped once the two were compared.
     pub drop: bool,
     /// Whether rules that are not those in use may be tried.
     pub what_if: bool,
@@ -90,6 +87,11 @@ impl Report {
         self.findings.differences() == 0
             && self.what_if.as_ref().is_none_or(|what_if| what_if.accounts.is_empty() && self.live == self.rebuilt)
     }
+
+    /// Whether they would be equal if what these rules accept were not in quarantine.
+    pub fn differs_by_quarantine_only(&self) -> bool {
+        self.findings.counts.keys().all(|what| !what.is_difference() || *what == What::AcceptedNow)
+    }
 }
 
 /// Rebuilds and compares. `watch` hears where it is and says whether to go on.
@@ -102,12 +104,13 @@ pub fn rebuild(run: &Rebuild, watch: &dyn Fn(Progress) -> bool) -> Result<Report
     let others = runtime.block_on(other_rules(&mut live, &run.decoder.rules))?;
     let others = match others {
         Some(refused) if !run.what_if => return Err(refused.into()),
-        others => others.map(|refused| refused.to_string()),
+        others => others.as_ref().map(in_what),
     };
     let rebuilt = runtime.block_on(schema::create(&run.database, &mut live, &run.into))?;
     let work = Work { run, watch, runtime, source, rebuilt };
     let report = work.build_and_compare(&mut live, plan, others);
-    if run.drop {
+    // Half built it is of use to nobody, and would be in the way of the next run.
+    if run.drop || report.is_err() {
         // The first error is the one to tell.
         let dropped = work.runtime.block_on(schema::drop_schema(&work.rebuilt));
         return report.and_then(|report| dropped.map(|()| report));
@@ -121,6 +124,18 @@ async fn other_rules(connection: &mut PgConnection, rules: &Rules) -> Result<Opt
         Ok(new) => Ok(new.first().map(|version| RulesRefused::NotInUse { version: version.number })),
         Err(RulesRefused::Failure(failure)) => Err(failure.into()),
         Err(refused) => Ok(Some(refused)),
+    }
+}
+
+/// For who tries other rules: what a consumer is told to do about them is no help.
+fn in_what(refused: &RulesRefused) -> String {
+    match refused {
+        RulesRefused::Altered { version, line, was, now } => {
+            format!("version {version}, line {line}\n  in use  {was}\n  here    {now}")
+        }
+        RulesRefused::Missing { version } => format!("version {version} is in use, and is not here"),
+        RulesRefused::NotInUse { version } => format!("version {version} is here, and is not in use"),
+        refused => refused.to_string(),
     }
 }
 
@@ -156,12 +171,8 @@ impl Work<'_> {
         let began = Instant::now();
         let mut sides = Sides { live: &mut snapshot, rebuilt: &mut rebuilt };
         let comparing = self.compare(&mut sides, &lineage, &spans, others);
-        let (comparison, what_if) = self.runtime.block_on(async {
-            tokio::select! {
-                compared = comparing => compared,
-                () = self.stopped() => Err(ReplayError::Interrupted),
-            }
-        })?;
+        let comparing = unless_stopped(comparing, || (self.watch)(Progress::Comparing));
+        let (comparison, what_if) = self.runtime.block_on(comparing)?;
         let Comparison { live, rebuilt, compared, findings, .. } = comparison;
         let (comparing_took, kept) = (began.elapsed(), (!self.run.drop).then(|| self.run.into.clone()));
         Ok(Report {
@@ -231,13 +242,6 @@ impl Work<'_> {
             difference: MinorUnits(rebuilt - live),
         });
         Ok((comparison, Some(WhatIf { rules, accounts: accounts.collect() })))
-    }
-
-    /// Comes to its end when somebody wants no more.
-    async fn stopped(&self) {
-        while (self.watch)(Progress::Comparing) {
-            tokio::time::sleep(WATCH_EVERY).await;
-        }
     }
 }
 

@@ -26,8 +26,14 @@ pub async fn create(live: &Database, connection: &mut PgConnection, name: &str) 
             "schema {name} holds {what} already; choose another one by --into, or, if nobody needs it, DROP SCHEMA {name} CASCADE"
         )));
     }
-    rebuilt.migrate().await?;
-    Ok(rebuilt)
+    match rebuilt.migrate().await {
+        Ok(()) => Ok(rebuilt),
+        Err(error) => {
+            // The first error is the one to tell.
+            let _ = drop_schema(&rebuilt).await;
+            Err(error.into())
+        }
+    }
 }
 
 /// How far the ledger is that is there; none where it is no ledger.

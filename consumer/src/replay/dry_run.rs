@@ -3,7 +3,7 @@
 use super::ReplayError;
 use super::crew::{Job, share_out};
 use super::difference::Differences;
-use super::judge::{Passed, Said, SameOutcome, Seen, Tally};
+use super::judge::{Passed, Said, SameOutcome, Seen, Tally, recorded_at};
 use super::plan::Plan;
 use super::run::{Counts, Replay};
 use crate::chain::Parts;
@@ -95,11 +95,15 @@ impl Shared<'_> {
             let runs = books.outcomes(self.plan.lineage.stream(*partition), *from, *to).await?;
             recorded.insert(*partition, SameOutcome::of(runs));
         }
-        let refused = seen.iter().filter(|one| one.decoded.is_err());
-        let hashes: HashMap<_, _> =
-            refused.map(|one| ((one.partition, one.message.at.offset), Parts::of(&one.message).content())).collect();
-        let quarantined = books.quarantined(&hashes.values().copied().collect::<Vec<_>>()).await?;
         let outcomes = self.outcomes(&mut books, seen).await?;
+        // Refused now, or refused then and still not known.
+        let refused = seen.iter().filter(|one| {
+            one.decoded.is_err()
+                || outcomes.contains_key(&one.place())
+                    && recorded.get(&one.partition).is_some_and(|r| recorded_at(r, one.message.at.offset) == Some(b'R'))
+        });
+        let hashes: HashMap<_, _> = refused.map(|one| (one.place(), Parts::of(&one.message).content())).collect();
+        let quarantined = books.quarantined(&hashes.values().copied().collect::<Vec<_>>()).await?;
         books.commit().await?;
         Ok(Said { outcomes, hashes, quarantined, recorded })
     }

@@ -7,13 +7,20 @@ use crate::decide::Arrival;
 use crate::message::{Decoded, Message, Outcome};
 use crate::outcomes::Run;
 use postonce_schema::Reject;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 
 /// A message as the rules read it.
 pub struct Seen<'a> {
     pub partition: i32,
     pub message: Message<'a>,
     pub decoded: Decoded<'a>,
+}
+
+impl Seen<'_> {
+    /// Partition and offset.
+    pub fn place(&self) -> (i32, i64) {
+        (self.partition, self.message.at.offset)
+    }
 }
 
 /// The offsets of one partition that a stretch has passed.
@@ -28,10 +35,10 @@ pub struct Passed {
 pub struct Said {
     /// For each message that brought an event; a duplicate where it is missing.
     pub outcomes: HashMap<(i32, i64), Outcome>,
-    /// The names of refused messages, by partition and offset.
+    /// The names of messages that were or are refused, by partition and offset.
     pub hashes: HashMap<(i32, i64), Hash>,
-    /// Those of them that are in quarantine.
-    pub quarantined: HashSet<Hash>,
+    /// Those of them that are in quarantine, and whether a person has dismissed them.
+    pub quarantined: HashMap<Hash, bool>,
     /// What `batches` has recorded in each partition.
     pub recorded: BTreeMap<i32, Vec<SameOutcome>>,
 }
@@ -42,6 +49,13 @@ pub struct Tally {
     pub differences: Differences,
 }
 
+impl Said {
+    /// Whether a message is in quarantine, and there dismissed.
+    fn quarantined(&self, place: (i32, i64)) -> Option<bool> {
+        self.quarantined.get(self.hashes.get(&place)?).copied()
+    }
+}
+
 impl Tally {
     /// Judges a stretch: each offset of it once.
     pub fn judge(&mut self, seen: &[Seen<'_>], passed: &BTreeMap<i32, Passed>, said: &Said) {
@@ -50,22 +64,22 @@ impl Tally {
             of_partition.entry(one.partition).or_default().push(one);
         }
         for (partition, Passed { from, to }) in passed {
-            let mut recorded = Recorded::new(said.recorded.get(partition).map_or(&[], Vec::as_slice));
+            let recorded = said.recorded.get(partition).map_or(&[][..], Vec::as_slice);
             let mut next = *from;
             for one in of_partition.remove(partition).unwrap_or_default() {
                 let offset = one.message.at.offset;
-                self.hole(*partition, next, offset, &mut recorded);
-                self.message(one, recorded.at(offset), said);
+                self.hole(*partition, next, offset, recorded);
+                self.message(one, recorded_at(recorded, offset), said);
                 next = offset + 1;
             }
-            self.hole(*partition, next, *to, &mut recorded);
+            self.hole(*partition, next, *to, recorded);
         }
     }
 
     /// The topic has nothing from `from` to before `to`.
-    fn hole(&mut self, partition: i32, from: i64, to: i64, recorded: &mut Recorded<'_>) {
+    fn hole(&mut self, partition: i32, from: i64, to: i64, recorded: &[SameOutcome]) {
         self.counts.holes += u64::try_from(to - from).unwrap_or(0);
-        for SameOutcome { from, to, byte } in recorded.within(from, to) {
+        for SameOutcome { from, to, byte } in within(recorded, from, to) {
             if byte != b'.' {
                 let last = to - 1;
                 let name = name_of(byte);
@@ -82,17 +96,17 @@ impl Tally {
         match &seen.decoded {
             Err(reject) => self.refused(seen, reject, recorded, said),
             Ok(event) => {
-                let place = (seen.partition, seen.message.at.offset);
-                let outcome = said.outcomes.get(&place).copied().unwrap_or(Outcome::Duplicate);
-                self.accepted(seen.partition, &Arrival { message: &seen.message, event }, outcome, recorded);
+                let outcome = said.outcomes.get(&seen.place()).copied().unwrap_or(Outcome::Duplicate);
+                let dismissed = said.quarantined(seen.place()).unwrap_or(false);
+                self.accepted(seen.partition, &Arrival { message: &seen.message, event }, outcome, recorded, dismissed);
             }
         }
     }
 
     fn refused(&mut self, seen: &Seen<'_>, reject: &Reject, recorded: Option<u8>, said: &Said) {
         self.counts.rejected += 1;
-        let (partition, offset) = (seen.partition, seen.message.at.offset);
-        let held = said.hashes.get(&(partition, offset)).is_some_and(|hash| said.quarantined.contains(hash));
+        let (partition, offset) = seen.place();
+        let held = said.quarantined((partition, offset)).is_some();
         let (code, place) = (reject.code(), reject.place());
         let (what, detail) = match recorded {
             Some(byte) if byte != b'R' => (
@@ -105,7 +119,14 @@ impl Tally {
         self.differences.note(Difference { what, partition, offset, event: None, detail }, 1);
     }
 
-    fn accepted(&mut self, partition: i32, arrival: &Arrival<'_, '_>, outcome: Outcome, recorded: Option<u8>) {
+    fn accepted(
+        &mut self,
+        partition: i32,
+        arrival: &Arrival<'_, '_>,
+        outcome: Outcome,
+        recorded: Option<u8>,
+        dismissed: bool,
+    ) {
         let counts = &mut self.counts;
         let would = format!("would be {}", outcome.name());
         let (what, detail) = match (outcome, recorded) {
@@ -120,6 +141,9 @@ impl Tally {
             }
             (_, Some(b'R')) => {
                 counts.accepted_now += 1;
+                if dismissed {
+                    return;
+                }
                 (What::AcceptedNow, format!("{would}; in the ledger it is in quarantine"))
             }
             (Outcome::Conflict, _) => {
@@ -177,30 +201,17 @@ impl SameOutcome {
     }
 }
 
-/// What was recorded, walked once from the first offset to the last.
-struct Recorded<'r>(&'r [SameOutcome]);
+/// What the ledger says of an offset; nothing where it has not read it.
+pub fn recorded_at(recorded: &[SameOutcome], offset: i64) -> Option<u8> {
+    let nth = recorded.partition_point(|same| same.to <= offset);
+    recorded.get(nth).filter(|same| same.from <= offset).map(|same| same.byte)
+}
 
-impl<'r> Recorded<'r> {
-    fn new(runs: &'r [SameOutcome]) -> Self {
-        Self(runs)
-    }
-
-    fn forget_before(&mut self, offset: i64) {
-        let gone = self.0.iter().take_while(|run| run.to <= offset).count();
-        self.0 = &self.0[gone..];
-    }
-
-    fn at(&mut self, offset: i64) -> Option<u8> {
-        self.forget_before(offset);
-        self.0.first().filter(|run| run.from <= offset).map(|run| run.byte)
-    }
-
-    fn within(&mut self, from: i64, to: i64) -> Vec<SameOutcome> {
-        self.forget_before(from);
-        let overlaps = self.0.iter().take_while(|run| run.from < to);
-        let part = overlaps.map(|run| SameOutcome { from: run.from.max(from), to: run.to.min(to), byte: run.byte });
-        part.filter(|run| run.from < run.to).collect()
-    }
+/// What it says of the offsets `from` to before `to`.
+fn within(recorded: &[SameOutcome], from: i64, to: i64) -> impl Iterator<Item = SameOutcome> {
+    let first = recorded.partition_point(|same| same.to <= from);
+    let overlaps = recorded[first..].iter().take_while(move |same| same.from < to && from < to);
+    overlaps.map(move |same| SameOutcome { from: same.from.max(from), to: same.to.min(to), byte: same.byte })
 }
 
 fn name_of(byte: u8) -> &'static str {
@@ -218,13 +229,15 @@ mod tests {
     #[test]
     fn what_is_recorded_is_found_at_its_offset() {
         let runs = [run(10, 12, b'P'), run(12, 20, b'.'), run(20, 21, b'R')];
-        let mut recorded = Recorded::new(&runs);
-        assert_eq!(recorded.at(9), None);
-        assert_eq!(recorded.at(11), Some(b'P'));
-        assert_eq!(recorded.within(12, 15), [run(12, 15, b'.')]);
-        assert_eq!(recorded.at(19), Some(b'.'));
-        assert_eq!(recorded.within(19, 30), [run(19, 20, b'.'), run(20, 21, b'R')]);
-        assert_eq!(recorded.at(21), None);
+        let at = |offset| recorded_at(&runs, offset);
+        assert_eq!(
+            [9, 10, 11, 12, 19, 20, 21].map(at),
+            [None, Some(b'P'), Some(b'P'), Some(b'.'), Some(b'.'), Some(b'R'), None]
+        );
+        let part = |from, to| within(&runs, from, to).collect::<Vec<_>>();
+        assert_eq!(part(12, 15), [run(12, 15, b'.')]);
+        assert_eq!(part(11, 30), [run(11, 12, b'P'), run(12, 20, b'.'), run(20, 21, b'R')]);
+        assert_eq!((part(0, 10), part(15, 15), part(21, 30)), (vec![], vec![], vec![]));
     }
 
     #[test]
@@ -244,7 +257,7 @@ mod tests {
     fn an_outcome_without_a_message_is_told() {
         let mut tally = Tally { counts: Counts::default(), differences: Differences::at_most(5) };
         let recorded = BTreeMap::from([(0, vec![run(5, 8, b'.'), run(8, 10, b'P'), run(10, 12, b'.')])]);
-        let said = Said { outcomes: HashMap::new(), hashes: HashMap::new(), quarantined: HashSet::new(), recorded };
+        let said = Said { outcomes: HashMap::new(), hashes: HashMap::new(), quarantined: HashMap::new(), recorded };
         tally.judge(&[], &BTreeMap::from([(0, Passed { from: 5, to: 12 })]), &said);
         assert_eq!((tally.counts.holes, tally.differences.total()), (7, 2));
         assert_eq!((tally.differences.first[0].what, tally.differences.first[0].offset), (What::NoMessage, 8));

@@ -27,7 +27,7 @@ mod run;
 pub use difference::{Difference, Differences, NamedEvent, What};
 pub use plan::{Live, Place, Plan, Span};
 pub(crate) use run::same_topic;
-pub use run::{Books, Counts, Replay, Report, replay};
+pub use run::{Books, Counts, Progress, Replay, Report, replay};
 
 use crate::digest::DigestError;
 use crate::error::DatabaseError;
@@ -35,6 +35,10 @@ use crate::failure::Failure;
 use crate::registry::RulesRefused;
 use crate::reread::RereadError;
 use crate::stop::Stop;
+use std::time::Duration;
+
+/// How often somebody is asked whether work that nobody can see into shall go on.
+const WATCH_EVERY: Duration = Duration::from_millis(100);
 
 /// Why a topic could not be run again to its end.
 #[derive(Debug, thiserror::Error)]
@@ -65,6 +69,22 @@ pub enum ReplayError {
 pub(crate) fn runtime() -> Result<tokio::runtime::Runtime, ReplayError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.map_err(|error| ReplayError::Start(format!("no async runtime: {error}")))
+}
+
+/// Work to its end, or until somebody wants no more of it.
+pub(crate) async fn unless_stopped<T>(
+    work: impl Future<Output = Result<T, ReplayError>>,
+    go_on: impl Fn() -> bool,
+) -> Result<T, ReplayError> {
+    let stopped = async {
+        while go_on() {
+            tokio::time::sleep(WATCH_EVERY).await;
+        }
+    };
+    tokio::select! {
+        done = work => done,
+        () = stopped => Err(ReplayError::Interrupted),
+    }
 }
 
 impl From<RulesRefused> for ReplayError {

@@ -1,10 +1,10 @@
 //! A replay from its plan to its report.
 
-use super::ReplayError;
 use super::difference::Differences;
 use super::dry_run::dry_run;
 use super::execute::execute;
 use super::plan::{Place, Plan, Span};
+use super::{ReplayError, unless_stopped};
 use crate::claim::Lineage;
 use crate::config::Kafka;
 use crate::database::Database;
@@ -34,6 +34,15 @@ pub struct Replay {
     pub execute: bool,
 }
 
+/// Where a replay is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Progress {
+    /// The books, before or after.
+    Hashing,
+    /// Offsets done, of so many.
+    Reading(u64, u64),
+}
+
 /// Messages by what the ledger would make of them now.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Counts {
@@ -43,7 +52,8 @@ pub struct Counts {
     pub superseded: u64,
     pub conflicts: u64,
     pub rejected: u64,
-    /// In quarantine in the ledger, accepted by these rules.
+    /// In quarantine in the ledger, accepted by these rules. Those that a person has
+    /// dismissed are no difference.
     pub accepted_now: u64,
     /// Must be 0.
     pub new: u64,
@@ -92,8 +102,8 @@ impl Report {
     }
 }
 
-/// Replays. `watch` hears how many offsets of how many are through, and says whether to go on.
-pub fn replay(run: &Replay, watch: &dyn Fn(u64, u64) -> bool) -> Result<Report, ReplayError> {
+/// Replays. `watch` hears where it is and says whether to go on.
+pub fn replay(run: &Replay, watch: &dyn Fn(Progress) -> bool) -> Result<Report, ReplayError> {
     let runtime = super::runtime()?;
     let rules = &run.decoder.rules;
     let mut connection = runtime.block_on(run.database.connect())?;
@@ -101,21 +111,26 @@ pub fn replay(run: &Replay, watch: &dyn Fn(u64, u64) -> bool) -> Result<Report, 
     runtime.block_on(registry::check(&mut connection, rules))?;
     let source = Source::open(&run.kafka)?;
     let plan = runtime.block_on(Plan::make(&source, &mut connection, &run.from, &run.to))?;
-    let before = if run.digest { Some(runtime.block_on(books(&mut connection, rules))?) } else { None };
+    let hash = |connection: &mut PgConnection| {
+        let books = unless_stopped(books(connection, rules), || watch(Progress::Hashing));
+        run.digest.then(|| runtime.block_on(books)).transpose()
+    };
+    let before = hash(&mut connection)?;
 
     let began = Instant::now();
+    let reading = |done, total| watch(Progress::Reading(done, total));
     let (counts, differences, executed) = if run.execute {
         let lineage = plan.lineage.of_replay();
-        let (counts, differences) = execute(run, &plan, &lineage, &mut connection, &runtime, watch)?;
+        let (counts, differences) = execute(run, &plan, &lineage, &mut connection, &runtime, &reading)?;
         (counts, differences, Some(lineage.topic_id))
     } else {
-        let tally = dry_run(run, &plan, watch)?;
+        let tally = dry_run(run, &plan, &reading)?;
         (tally.counts, tally.differences, None)
     };
     let took = began.elapsed();
 
     same_topic(&run.kafka, &plan.lineage)?;
-    let after = if run.digest { Some(runtime.block_on(books(&mut connection, rules))?) } else { None };
+    let after = hash(&mut connection)?;
     let behind = plan.behind();
     let Plan { lineage, spans } = plan;
     Ok(Report { lineage, spans, behind, counts, differences, before, after, took, executed })
