@@ -2,7 +2,8 @@
 //! outcome is right, and why. It reads what the consumer has recorded and what stands in
 //! the topic, and works with a model of its own ([`crate::model`]), not with the product's
 //! code; only whether a message had to be refused, and under which code, it asks the
-//! parser, which has a suite of samples of its own.
+//! parser, which has a suite of samples of its own, and which topic this is, Kafka by the
+//! product's call.
 //!
 //! - Posted, Noted: not seen before, and greater than all that was accepted before for
 //!   its resource; its postings are position(new) − position(old).
@@ -11,6 +12,8 @@
 //! - Conflict: the same id was accepted before with another content, not with this one.
 //! - Rejected: the parser refuses it, and it is in quarantine under that code.
 //! - A hole holds no message, and every message has an outcome.
+//! - Nothing is posted, known or told where no event was accepted, and each resource ends
+//!   as its history does.
 //!
 //! "Before" is the order of commit; `records.rs` says how it is known.
 
@@ -24,6 +27,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use history::{Arrival, History};
 use jiff::Timestamp;
+use postonce_consumer::claim::Lineage;
+use postonce_consumer::topic::lineage;
 use postonce_schema::{Decoder, Header, Kinds, POSITIONS_TOML, Rules};
 use rdkafka::config::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer};
@@ -48,9 +53,14 @@ pub struct Terms {
 impl Terms {
     /// The shipped rules, and these kinds.
     pub fn shipped(kinds: Kinds) -> Result<Self> {
-        let rules = Rules::parse(POSITIONS_TOML).map_err(|error| anyhow::anyhow!("{}: {}", error.line, error.why))?;
-        let decoder = Decoder { rules, kinds, max_ahead: Duration::from_secs(24 * 3600) };
-        Ok(Self { rules: &[SHIPPED], decoder })
+        Self::of(&[SHIPPED], POSITIONS_TOML, kinds)
+    }
+
+    /// These rules, in the model's words and as their file says them.
+    pub fn of(rules: &'static [Version], file: &str, kinds: Kinds) -> Result<Self> {
+        let parsed = Rules::parse(file).map_err(|error| anyhow::anyhow!("{}: {}", error.line, error.why))?;
+        let decoder = Decoder { rules: parsed, kinds, max_ahead: Duration::from_secs(24 * 3600) };
+        Ok(Self { rules, decoder })
     }
 }
 
@@ -62,6 +72,9 @@ pub struct Audited {
     /// Offsets whose message is gone from the topic: retention, or another topic. What
     /// the ledger says of them is believed, and is part of the history.
     pub gone: u64,
+    /// Of the messages those that were set aside as `internal`: the auditor knows nothing
+    /// against them.
+    pub internal: u64,
 }
 
 /// Audits a ledger against these topics, each with the broker that holds it. Nobody may be
@@ -75,6 +88,7 @@ pub fn audit(ledger: &Ledger, topics: &[(&str, &str)], terms: &Terms) -> Result<
         audit.transaction(&transaction);
     }
     audit.every_message_has_an_outcome();
+    audit.strangers();
     audit.resources();
     let Audit { wrong, done, .. } = audit;
     let mut told = format!("the auditor objects in {} places:\n", wrong.len());
@@ -87,8 +101,18 @@ pub fn audit(ledger: &Ledger, topics: &[(&str, &str)], terms: &Terms) -> Result<
 struct Topic {
     cluster: String,
     name: String,
+    id: String,
     /// By partition: the start of the log, and the messages.
     partitions: HashMap<i32, (i64, BTreeMap<i64, Message>)>,
+}
+
+/// What is in a message.
+enum Content {
+    Event(Box<Event>),
+    /// Nothing that could be accepted, and it is in quarantine for that.
+    Refused,
+    /// In quarantine, because the database would not take it.
+    Internal,
 }
 
 struct Audit<'t> {
@@ -158,24 +182,28 @@ impl Audit<'_> {
             }
             Mark::Outcome(letter) => letter,
         };
-        let row = self.records.accepted.get(&at);
+        let row = self.records.accepted.remove(&at);
+        let told = row.as_ref().map(|row| row.letter);
         ensure!(
-            row.map(|row| row.letter) == (!"DR".contains(letter)).then_some(letter),
-            "recorded as {letter}, and its dedup row says {:?}",
-            row.map(|row| row.letter)
+            told == (!"DR".contains(letter)).then_some(letter),
+            "recorded as {letter}, and its dedup row says {told:?}"
         );
         let (resource, arrival) = match message {
             None => {
                 ensure!(offset < start, "recorded as {letter}, but there is no message");
                 self.done.gone += 1;
                 let Some(row) = row else { return Ok(()) };
-                from_row(self.terms, row, at)?
+                from_row(self.terms, &row, at)?
             }
             Some(message) => {
                 self.done.messages += 1;
                 match self.read(message, letter)? {
-                    None => return Ok(()),
-                    Some(event) => from_message(&event, row, at, letter)?,
+                    Content::Refused => return Ok(()),
+                    Content::Internal => {
+                        self.done.internal += 1;
+                        return Ok(());
+                    }
+                    Content::Event(event) => from_message(*event, row.as_ref(), at, letter)?,
                 }
             }
         };
@@ -184,8 +212,8 @@ impl Audit<'_> {
         Ok(())
     }
 
-    /// The event in a message, `None` if it was refused and had to be.
-    fn read(&self, message: &Message, letter: char) -> Result<Option<Event>> {
+    /// What is in a message, if it was refused where it had to be and only there.
+    fn read(&self, message: &Message, letter: char) -> Result<Content> {
         let headers: Vec<Header<'_>> = message
             .headers
             .iter()
@@ -198,24 +226,25 @@ impl Audit<'_> {
             timestamp: message.timestamp,
         });
         if letter == 'R' {
+            let content = if decoded.is_ok() { Content::Internal } else { Content::Refused };
             let code = decoded.err().map_or("internal", |reject| reject.code());
             let hash = hash_of(message);
             ensure!(
                 self.records.quarantine.contains(&(hash, code.to_owned())),
                 "recorded as R, but it is not in quarantine under {code}"
             );
-            return Ok(None);
+            return Ok(content);
         }
         if let Err(reject) = decoded {
             anyhow::bail!("recorded as {letter}, but it must be refused: {reject}");
         }
         let event = model::read(self.terms.rules, &plain(message)?).context("the auditor cannot read it")?;
-        Ok(Some(event))
+        Ok(Content::Event(Box::new(event)))
     }
 
-    fn with_consequences(&self, arrival: Arrival) -> Result<Arrival> {
-        let incidents = self.records.incidents.get(&arrival.at).cloned().unwrap_or_default();
-        let Some(postings) = self.records.postings.get(&arrival.at) else {
+    fn with_consequences(&mut self, arrival: Arrival) -> Result<Arrival> {
+        let incidents = self.records.incidents.remove(&arrival.at).unwrap_or_default();
+        let Some(postings) = self.records.postings.remove(&arrival.at) else {
             return Ok(Arrival { incidents, ..arrival });
         };
         if let Some(odd) = &postings.odd {
@@ -223,7 +252,7 @@ impl Audit<'_> {
         }
         let time = arrival.standing.1;
         ensure!(postings.effective_at == time, "its postings take effect at {}, not at {time}", postings.effective_at);
-        Ok(Arrival { incidents, posted: postings.pairs.clone(), ..arrival })
+        Ok(Arrival { incidents, posted: postings.pairs, ..arrival })
     }
 
     fn every_message_has_an_outcome(&mut self) {
@@ -239,12 +268,33 @@ impl Audit<'_> {
         }
     }
 
+    /// What stands at an offset that no event explains.
+    fn strangers(&mut self) {
+        if !self.wrong.is_empty() {
+            return;
+        }
+        let Records { accepted, postings, incidents, .. } = &self.records;
+        let dedup = accepted.keys().map(|at| (*at, "a dedup row"));
+        let consequences =
+            postings.keys().map(|at| (*at, "postings")).chain(incidents.keys().map(|at| (*at, "an incident")));
+        for (at, what) in dedup.chain(consequences).collect::<Vec<_>>() {
+            self.object(at, &format!("{what}, and no event was accepted there"));
+        }
+    }
+
     /// The tables end where the history ends.
     fn resources(&mut self) {
         for (resource, history) in &self.histories {
             let Some(history) = history else { continue };
-            let told = self.records.resources.get(resource).map(|held| (&held.state, held.updated_at, held.revision));
-            let expected = history.held.as_ref().map(|held| (&held.state, held.standing.1, history.revision));
+            let facts = |held: &history::Held| held.facts.clone();
+            let known = history.held.as_ref().is_some_and(|held| held.facts.is_some());
+            let told = self
+                .records
+                .resources
+                .get(resource)
+                .map(|held| (&held.state, held.updated_at, held.revision, known.then(|| held.facts.clone())));
+            let expected =
+                history.held.as_ref().map(|held| (&held.state, held.standing.1, history.revision, facts(held)));
             if told != expected {
                 let (kind, path) = resource;
                 self.wrong.push(format!("{kind} {path} is held as {told:?}; its events end in {expected:?}"));
@@ -261,7 +311,7 @@ impl Audit<'_> {
 impl Topic {
     fn read(bootstrap: &str, name: &str) -> Result<Self> {
         let probe: BaseConsumer = ClientConfig::new().set("bootstrap.servers", bootstrap).create()?;
-        let cluster = probe.client().fetch_cluster_id(LIMIT).context("no cluster id")?;
+        let Lineage { cluster_id: cluster, topic_id: id, .. } = lineage(probe.client(), name, false)?;
         let mut partitions = HashMap::new();
         let metadata = probe.fetch_metadata(Some(name), LIMIT)?;
         for partition in metadata.topics().iter().flat_map(|topic| topic.partitions()) {
@@ -272,41 +322,38 @@ impl Topic {
             let (partition, offset) = message.partition.zip(message.offset).context("a message without a place")?;
             partitions.entry(partition).or_default().1.insert(offset, message);
         }
-        Ok(Self { cluster, name: name.to_owned(), partitions })
+        Ok(Self { cluster, name: name.to_owned(), id, partitions })
     }
 
     /// `None` if this is not the topic of the stream.
     fn partition(&self, stream: &Stream) -> Option<&(i64, BTreeMap<i64, Message>)> {
-        let same = stream.newest && stream.cluster == self.cluster && stream.topic == self.name;
+        let same = stream.cluster == self.cluster && stream.topic == self.name && stream.topic_id == self.id;
         self.partitions.get(&stream.partition).filter(|_| same)
     }
 }
 
-fn from_message(event: &Event, row: Option<&Accepted>, at: At, letter: char) -> Result<(Resource, Arrival)> {
-    let Event { kind, state, place, resource, updated_at, fingerprint, id, .. } = event;
+fn from_message(event: Event, row: Option<&Accepted>, at: At, letter: char) -> Result<(Resource, Arrival)> {
+    let position = Some(position(&event)?);
+    let Event { kind, state, place, resource, updated_at, fingerprint, id, facts, .. } = event;
     let updated_at = updated_at.as_microsecond();
     if let Some(row) = row {
         let told = (&row.id, &row.fingerprint, row.kind.as_str(), &row.path, row.state.as_str(), row.updated_at);
-        let found = (id, fingerprint, kind.name, resource, state.name, updated_at);
+        let found = (&id, &fingerprint, kind.name, &resource, state.name, updated_at);
         ensure!(told == found, "its dedup row says {told:?}, the message {found:?}");
     }
-    // Only these may become the state.
-    let position = match "PNC".contains(letter) {
-        true => Some(position(event)?),
-        false => None,
-    };
     let arrival = Arrival {
         at,
         letter,
-        id: id.clone(),
-        fingerprint: fingerprint.clone(),
-        standing: (state.rank, updated_at, *place),
+        id,
+        fingerprint,
+        standing: (state.rank, updated_at, place),
         state: state.name.to_owned(),
         position,
+        facts: Some(Value::Object(facts)),
         posted: BTreeMap::new(),
         incidents: Vec::new(),
     };
-    Ok(((kind.name.to_owned(), resource.clone()), arrival))
+    Ok(((kind.name.to_owned(), resource), arrival))
 }
 
 fn from_row(terms: &Terms, row: &Accepted, at: At) -> Result<(Resource, Arrival)> {
@@ -321,6 +368,7 @@ fn from_row(terms: &Terms, row: &Accepted, at: At) -> Result<(Resource, Arrival)
         standing: (kind.states[place].rank, row.updated_at, place),
         state: row.state.clone(),
         position: None,
+        facts: None,
         posted: BTreeMap::new(),
         incidents: Vec::new(),
     };

@@ -219,23 +219,46 @@ impl Flow {
         waited.with_context(|| format!("it is at {at} of {least} offsets"))
     }
 
+    /// The ledger is right in itself, and each recorded outcome is right, too: how every
+    /// test of a consumer ends. Nobody may be writing.
+    pub fn check(&self) -> Result<()> {
+        self.check_by(&Terms::shipped(Kinds::AllButJournals)?).map(drop)
+    }
+
+    /// The same, where events were accepted by these terms.
+    pub fn check_by(&self, terms: &Terms) -> Result<Audited> {
+        self.ledger.check()?;
+        let seen = self.audit_by(terms)?;
+        ensure!(seen.internal == 0, "{} messages that could be accepted were set aside", seen.internal);
+        Ok(seen)
+    }
+
     /// Each recorded outcome is right. Nobody may be writing.
     pub fn audit(&self) -> Result<Audited> {
-        audit(&self.ledger, &[(&self.bootstrap, &self.topic)], &Terms::shipped(Kinds::AllButJournals)?)
+        self.audit_by(&Terms::shipped(Kinds::AllButJournals)?)
+    }
+
+    /// The same, where events were accepted by these terms.
+    pub fn audit_by(&self, terms: &Terms) -> Result<Audited> {
+        audit(&self.ledger, &[(&self.bootstrap, &self.topic)], terms)
+    }
+
+    /// [`Flow::check`], and the ledger follows from the topic, all of which is still there.
+    pub fn check_whole(&self) -> Result<()> {
+        let seen = self.check_by(&Terms::shipped(Kinds::AllButJournals)?)?;
+        ensure!(seen.gone == 0, "{} of the messages that the ledger knows are not in the topic", seen.gone);
+        self.ledger.check_message_chain(&self.bootstrap, &self.topic)
     }
 
     /// The ledger is right, follows from the topic, and holds the same books as a run
     /// that nobody disturbed. Nobody may be writing.
     pub fn check_against_undisturbed(&self) -> Result<()> {
-        self.ledger.check()?;
-        self.ledger.check_message_chain(&self.bootstrap, &self.topic)?;
-        self.audit()?;
+        self.check_whole()?;
         let quiet = Self::of(&self.bootstrap, self.topic.clone(), Ledger::fresh("undisturbed")?)?;
         let consumer = quiet.consume(&[])?;
         quiet.wait_done(Duration::from_secs(120))?;
         consumer.finish()?;
-        quiet.ledger.check()?;
-        quiet.audit()?;
+        quiet.check_whole()?;
         let (expected, found) = (quiet.ledger.books()?, self.ledger.books()?);
         ensure!(found == expected, "undisturbed:\n{expected:#?}\ndisturbed:\n{found:#?}");
         Ok(())

@@ -73,7 +73,8 @@ fn consume(flow: &Flow, more: &[&str]) -> Result<()> {
     let consumer = flow.consume(&[&["--workers", "1"], more].concat())?;
     flow.wait_done(LIMIT).with_context(|| consumer.stderr())?;
     consumer.finish()?;
-    flow.ledger.check()
+    // The auditor knows one set of terms for the whole of a history.
+    if more.is_empty() { flow.check() } else { flow.ledger.check() }
 }
 
 /// Refused for its clock as it is; a copy of today is accepted.
@@ -186,6 +187,7 @@ fn a_copy_that_is_refused_again_counts_on_in_the_row_of_the_first() -> Result<()
     }
     assert_eq!((after.len(), open_rows(&flow)?), (2, 2));
     consumer.finish()?;
+    // The auditor's client cannot read that header.
     flow.ledger.check()?;
     let list = done(&kafka, &flow, &["quarantine", "list", "-o", "json"])?.json()?;
     assert_eq!(list["messages"][0]["state"], "refused_again");
@@ -488,7 +490,7 @@ fn incidents_are_shown_with_both_contents_and_closed() -> Result<()> {
     done(&kafka, &flow, &[&all[..], &["--yes"]].concat())?;
     assert_eq!(flow.ledger.db.one::<i64>("SELECT count(*) FROM incidents_open")?, 0);
     assert_eq!(flow.ledger.db.one::<i64>("SELECT count(*) FROM actions WHERE action = 'incident_close'")?, 2);
-    flow.ledger.check()
+    flow.check()
 }
 
 fn an_operator_can_decide_and_cannot_write_the_ledger() -> Result<()> {
@@ -559,7 +561,7 @@ fn an_operator_can_decide_and_cannot_write_the_ledger() -> Result<()> {
     }
     let roles: Vec<(String,)> = own.rows("SELECT DISTINCT role FROM actions")?;
     assert_eq!(roles, [(operator,)]);
-    flow.ledger.check()
+    flow.check()
 }
 
 fn a_retry_goes_to_the_cluster_of_the_first_or_nowhere() -> Result<()> {

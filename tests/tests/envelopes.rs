@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use postonce_tests::{Flow, Ledger, Message, PostonceProcess, Trial, kafka, payment, repository, trials};
+use postonce_schema::Kinds;
+use postonce_tests::{Flow, Ledger, Message, PostonceProcess, Terms, Trial, kafka, payment, repository, trials};
 use serde_json::Value;
 use tempfile::NamedTempFile;
 
@@ -47,8 +48,7 @@ fn one_event_in_every_envelope_is_posted_once() -> Result<()> {
     let count = |outcome: &str| consumer.metric("postonce_events_total", &[("outcome", outcome)]);
     assert_eq!((count("posted")?, count("duplicate")?, count("rejected")?), (1.0, 5.0, 0.0));
     consumer.finish()?;
-    flow.ledger.check()?;
-    flow.ledger.check_message_chain(&bootstrap, &flow.topic)?;
+    flow.check_whole()?;
     assert_eq!(flow.ledger.balance("assets:psp:stripe", "EUR")?, 1999);
     // Whatever its envelope, the event went the way of its resource.
     let keys: Vec<_> = postonce_tests::read_all(&bootstrap, &flow.topic)?.into_iter().map(|sent| sent.key).collect();
@@ -78,7 +78,7 @@ fn the_samples_of_cloudevents_are_the_same_events() -> Result<()> {
     let consumer = flow.consume(&["--kinds", "all", "--workers", "1"])?;
     flow.wait_done(LIMIT)?;
     consumer.finish()?;
-    flow.ledger.check()?;
+    flow.check_by(&Terms::shipped(Kinds::All)?)?;
     let outcomes = flow.ledger.outcomes()?;
     assert_eq!(outcomes.len(), 2 * pairs);
     // The second of each pair is known; nothing is refused, nothing contradicts.

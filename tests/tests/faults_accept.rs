@@ -60,7 +60,7 @@ fn an_accepted_lineage_is_read_from_its_start() -> Result<()> {
     let consumer = flow.consume(&["--accept-lineage", &id, "--person", "ada", "--workers", "2"])?;
     flow.wait_offsets(10 + 30, LIMIT)?;
     consumer.finish()?;
-    flow.ledger.check()?;
+    flow.check()?;
     ensure!(euros(&flow)? == 3_000, "{} instead of 30 payments", euros(&flow)?);
     let outcomes: String = flow.ledger.db.one(
         "SELECT convert_from(string_agg(outcomes, '' ORDER BY created_at, seq), 'UTF8')
@@ -84,7 +84,7 @@ fn an_accepted_lineage_is_read_from_its_start() -> Result<()> {
         flow.send(payments(&unique("again"), 5))?;
     }
     ensure!(actions(&flow)?.len() == 1, "it was accepted again");
-    flow.ledger.check()
+    flow.check()
 }
 
 /// The topic vanishes and comes back while events pour in, and two consumers run.
@@ -102,7 +102,7 @@ fn a_lineage_that_changes_under_load_is_accepted() -> Result<()> {
         let said = end(consumer, 10)?;
         ensure!(said.contains(&before.topic_id), "{said}");
     }
-    flow.ledger.check()?;
+    flow.check()?;
     let after = lineage(&kafka, &flow.topic)?;
     let consumer = flow.consume(&["--accept-lineage", &after.topic_id, "--person", "ada"])?;
     let other = flow.consume(&["--accept-lineage", &after.topic_id, "--person", "ben"])?;
@@ -110,7 +110,7 @@ fn a_lineage_that_changes_under_load_is_accepted() -> Result<()> {
     wait_lineage_done(&flow, &kafka, &after.topic_id)?;
     consumer.finish()?;
     other.finish()?;
-    flow.ledger.check()?;
+    flow.check()?;
     ensure!(actions(&flow)?.len() == 1, "accepted more than once: {:?}", actions(&flow)?);
     // Every event of the new topic is known, and nothing is there twice.
     let resources: i64 = flow.ledger.db.one("SELECT count(*) FROM resources")?;
@@ -168,7 +168,7 @@ fn an_accepted_gap_is_recorded_as_lost() -> Result<()> {
     let consumer = flow.consume(&["--accept-gap", &gap, "--person", "ada"])?;
     flow.wait_done(LIMIT)?;
     consumer.finish()?;
-    flow.ledger.check()?;
+    flow.check()?;
     let outcomes: Vec<u8> = flow.ledger.db.one("SELECT string_agg(outcomes, '' ORDER BY seq) FROM batches")?;
     let expected = [b"PPPPPPPPPPL".as_slice(), &3_i64.to_be_bytes(), b"PP"].concat();
     ensure!(outcomes == expected, "{}", String::from_utf8_lossy(&outcomes));
@@ -190,7 +190,7 @@ fn an_accepted_gap_is_recorded_as_lost() -> Result<()> {
     flow.wait_done(LIMIT)?;
     consumer.finish()?;
     ensure!(actions(&flow)?.len() == 1, "it was accepted again");
-    flow.ledger.check()
+    flow.check()
 }
 
 /// Without a partition the range counts for each; a second gap wants a second flag.
@@ -212,7 +212,7 @@ fn a_gap_on_one_of_two_partitions_is_accepted_there() -> Result<()> {
     let consumer = flow.consume(&["--accept-gap", "4-100", "--accept-gap", "1:6-8"])?;
     flow.wait_done(LIMIT)?;
     consumer.finish()?;
-    flow.ledger.check()?;
+    flow.check()?;
     ensure!(euros(&flow)? == 100 * (10 + 8 + 7), "{}", euros(&flow)?);
     let lost: Vec<(i32, i64, i64)> = flow.ledger.db.rows(
         "SELECT s.partition, a.from_offset, a.next_offset FROM actions a JOIN streams s USING (stream) ORDER BY 1",
@@ -249,5 +249,5 @@ fn a_replay_is_no_other_lineage() -> Result<()> {
     let own = newest.lines().find(|line| line.contains(&format!("{}/0 ", flow.topic)) && !line.contains("(replay)"));
     ensure!(own.is_some_and(|line| !line.contains("older")), "{newest}");
     ensure!(newest.contains("(replay)"), "{newest}");
-    flow.ledger.check()
+    flow.check()
 }

@@ -126,7 +126,7 @@ fn heals_from_a_copy(cluster: &Cluster, mut flow: Flow) -> Result<()> {
     let consumer = flow.consume(&[])?;
     flow.wait_offsets(15 + 30, LIMIT)?;
     consumer.finish()?;
-    flow.ledger.check()?;
+    flow.check()?;
     ensure!(euros(&flow)? == 3_500, "{} for 35 payments", euros(&flow)?);
     Ok(())
 }

@@ -55,7 +55,7 @@ fn no_room_for_tables() -> Result<()> {
     flow.send_load(10_000, 3)?;
     consumer.wait_metric("postonce_transaction_failures_total", &[("reason", "unavailable")], 3.0, LIMIT)?;
     rests(&mut consumer)?;
-    flow.ledger.check().context("while the disk is full")?;
+    flow.check().context("while the disk is full")?;
     let refused = consumer.failures("unavailable")?;
     disk.make_room()?;
     consumer.wait_ready(200, LIMIT)?;

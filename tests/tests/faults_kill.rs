@@ -68,7 +68,7 @@ fn a_restart_does_not_wait_for_an_idle_worker() -> Result<()> {
         flow.wait_done(session / 2)?;
         consumer.finish()?;
     }
-    flow.ledger.check()
+    flow.check()
 }
 
 /// It ends with 0 within seconds, and the next one goes on.
@@ -86,7 +86,7 @@ fn sigterm_under_load() -> Result<()> {
         ensure!(took < Duration::from_secs(5), "it took {took:?} to end");
     }
     ensure!(flow.ledger.offsets()? < 30_000, "the load was over");
-    flow.ledger.check()?;
+    flow.check()?;
     flow.ledger.slow_down(0.0)?;
     let consumer = flow.consume(&[])?;
     flow.wait_done(Duration::from_secs(60))?;

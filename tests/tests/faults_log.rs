@@ -62,8 +62,7 @@ fn partitions_are_added_under_load() -> Result<()> {
     })?;
     flow.wait_done(LIMIT)?;
     consumer.finish()?;
-    flow.ledger.check()?;
-    flow.ledger.check_message_chain(&kafka.bootstrap(), &flow.topic)?;
+    flow.check_whole()?;
     let streams: Vec<(i32, i64)> =
         flow.ledger.db.rows("SELECT partition, first_offset FROM streams ORDER BY partition")?;
     ensure!(streams == [(0, 0), (1, 0), (2, 0), (3, 0), (4, 0)], "not from the start: {streams:?}");
@@ -161,7 +160,7 @@ fn markers_with_retention_behind_them_are_no_gap() -> Result<()> {
         flow.wait_done(LIMIT)?;
         consumer.finish()?;
     }
-    flow.ledger.check()?;
+    flow.check()?;
     ensure!(flow.ledger.db.one::<i64>("SELECT count(*) FROM actions")? == 0, "something was accepted");
     ensure!(euros(&flow)? == 1_500, "{} for 15 payments", euros(&flow)?);
     Ok(())
@@ -195,8 +194,7 @@ fn a_hanging_transaction_is_told_and_waited_for() -> Result<()> {
         Ok((consumer.metric(held, &[])? == 0.0 && consumer.metric(unstable, &[])? == 0.0).then_some(()))
     })?;
     consumer.finish()?;
-    flow.ledger.check()?;
-    flow.ledger.check_message_chain(&kafka.bootstrap(), &flow.topic)?;
+    flow.check_whole()?;
     ensure!(euros(&flow)? == 1_500, "{} for 15 payments", euros(&flow)?);
     Ok(())
 }
@@ -228,7 +226,7 @@ fn a_partition_of_which_nothing_comes_is_told_and_begun_anew() -> Result<()> {
     let consumer = flow.consume(&[])?;
     flow.wait_done(LIMIT)?;
     consumer.finish()?;
-    flow.ledger.check()?;
+    flow.check()?;
     ensure!(euros(&flow)? == 500, "{} for 5 payments", euros(&flow)?);
     Ok(())
 }

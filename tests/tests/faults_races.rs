@@ -76,7 +76,7 @@ fn two_workers_meet(server: &PrivatePostgres) -> Result<()> {
 
     ensure!(consumer.metric("postonce_retries_total", &[])? >= 2.0, "nobody has lost a race: the two did not meet");
     consumer.finish()?;
-    flow.ledger.check()
+    flow.check()
 }
 
 /// The counter-example: the same two workers as two plain connections that write a

@@ -87,7 +87,7 @@ fn a_failure_after_any_step_leaves_nothing() -> Result<()> {
             db.execute(&format!("SET lock_timeout = '1s'; DROP TRIGGER injected ON {table}")).map(Some)
         })?;
         flow.wait_offsets(offsets + 4, LIMIT)?;
-        flow.ledger.check()
+        flow.check()
     };
     for (number, (event, table)) in STEPS.iter().enumerate() {
         let trigger = format!("TRIGGER injected AFTER {event} ON {table} FOR EACH STATEMENT");

@@ -37,7 +37,7 @@ pub fn stopped(flow: &Flow, mut consumer: Consumer, code: i32, limit: Duration, 
     for text in says {
         ensure!(last.contains(text), "{text:?} is not said at the end:\n{said}");
     }
-    flow.ledger.check()
+    flow.check()
 }
 
 /// A ledger that has ten payments of a topic, one partition.

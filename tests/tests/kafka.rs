@@ -45,8 +45,7 @@ fn an_aborted_transaction_moves_no_money() -> Result<()> {
     let lag = || consumer.metric("postonce_lag_messages", &[]);
     wait_until(LIMIT, "the end of the lag", || Ok((lag()? == 0.0).then_some(())))?;
     consumer.finish()?;
-    flow.ledger.check()?;
-    flow.ledger.check_message_chain(&bootstrap, &flow.topic)?;
+    flow.check_whole()?;
     assert_eq!(flow.ledger.balance("assets:psp:stripe", "EUR")?, 500);
     let paths: String =
         flow.ledger.db.one("SELECT string_agg(path, ' ' ORDER BY path COLLATE \"C\") FROM resources")?;
@@ -82,7 +81,7 @@ fn markers_at_the_end_leave_no_lag() -> Result<()> {
     }
     assert_eq!(end_offsets(&kafka.bootstrap(), &flow.topic)?, [10, 4]);
     consumer.finish()?;
-    flow.ledger.check()?;
+    flow.check()?;
     assert_eq!(flow.ledger.balance("assets:psp:stripe", "EUR")?, 300);
     let positions: Vec<(i32, i64)> =
         flow.ledger.db.rows("SELECT partition, next_offset FROM stream_positions ORDER BY partition")?;
@@ -92,8 +91,7 @@ fn markers_at_the_end_leave_no_lag() -> Result<()> {
     let consumer = flow.consume(&["--workers", "1"])?;
     flow.wait_done(LIMIT)?;
     consumer.finish()?;
-    flow.ledger.check()?;
-    flow.ledger.check_message_chain(&kafka.bootstrap(), &flow.topic)?;
+    flow.check_whole()?;
     assert_eq!(flow.ledger.balance("assets:psp:stripe", "EUR")?, 500);
     Ok(())
 }
@@ -105,7 +103,7 @@ fn a_log_of_nothing_but_markers_leaves_no_lag() -> Result<()> {
     let consumer = flow.consume(&["--workers", "1"])?;
     flow.wait_done(LIMIT)?;
     consumer.finish()?;
-    flow.ledger.check()?;
+    flow.check()?;
     let outcomes: Vec<u8> = flow.ledger.db.one("SELECT string_agg(outcomes, '' ORDER BY seq) FROM batches")?;
     assert_eq!(outcomes, [b"H".as_slice(), &21_i64.to_be_bytes()].concat());
     Ok(())
@@ -133,7 +131,7 @@ fn an_open_transaction_is_waited_for() -> Result<()> {
     open.commit()?;
     flow.wait_done(LIMIT)?;
     consumer.finish()?;
-    flow.ledger.check()?;
+    flow.check()?;
     assert_eq!(flow.ledger.balance("assets:psp:stripe", "EUR")?, 400);
     assert_eq!(flow.ledger.db.one::<i64>("SELECT count(*) FROM quarantine")?, 1);
     Ok(())
@@ -150,8 +148,7 @@ fn topics_in_every_codec_are_read() -> Result<()> {
     let consumer = flow.consume(&["--workers", "2", "--batch", "150"])?;
     flow.wait_done(LIMIT)?;
     consumer.finish()?;
-    flow.ledger.check()?;
-    flow.ledger.check_message_chain(&kafka.bootstrap(), &flow.topic)?;
+    flow.check_whole()?;
     for codec in CODECS {
         let held: String = flow.ledger.db.one(&format!(
             "SELECT sum(amount)::text FROM entries WHERE account = 'assets:psp:stripe' AND resource LIKE 'stripe/{codec}/%'"

@@ -82,7 +82,7 @@ fn tell_all(server: &PrivatePostgres, stories: &[Vec<String>]) -> Result<Vec<End
         let consumer = flow.consume(&["--workers", "1", "--batch", batch])?;
         flow.wait_done(LIMIT)?;
         consumer.finish()?;
-        flow.ledger.check()?;
+        flow.check()?;
         told.push(ends(&flow.ledger, stories)?);
         flow.ledger = Ledger::fresh_in(server, "story")?;
         flow.group = unique("story");
@@ -269,7 +269,7 @@ fn a_balance_beyond_64_bits() -> Result<()> {
     let consumer = flow.consume(&["--workers", "2"])?;
     flow.wait_done(LIMIT)?;
     consumer.finish()?;
-    flow.ledger.check()?;
+    flow.check()?;
     let total = 1_100 * 9_007_199_254_740_991_i128;
     assert!(total > i128::from(i64::MAX));
     let expected = [(account(PSP, "EUR"), total), (account("liabilities:merchant:m_1", "EUR"), -total)];

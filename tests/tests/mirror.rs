@@ -4,7 +4,8 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use postonce_tests::{Flow, Kafka, Ledger, Message, Trial, kafka, payments, read_all, trials};
+use postonce_schema::Kinds;
+use postonce_tests::{Flow, Kafka, Ledger, Message, Terms, Trial, audit, kafka, payments, read_all, trials};
 use rand::SeedableRng;
 use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
@@ -30,6 +31,7 @@ fn every_event_of_a_mirror_is_a_duplicate() -> Result<()> {
     let consumer = flow.consume(&[])?;
     flow.wait_done(LIMIT)?;
     consumer.finish()?;
+    let original = flow.topic.clone();
     let before: String = flow.ledger.db.one(BOOKS)?;
 
     // Key, value, headers and time are those of the original, as of any mirror.
@@ -60,6 +62,10 @@ fn every_event_of_a_mirror_is_a_duplicate() -> Result<()> {
     let posted = flow.ledger.balance("assets:psp:stripe", "EUR")? - balance;
     ensure!(posted == 100 * 100, "100 payments of 100 stand in the books as {posted}");
     flow.ledger.check()?;
+    // Why is it a duplicate? Because of the original, in the other cluster.
+    let topics = [(&*lost.bootstrap(), &*original), (&*mirror.bootstrap(), &*topic)];
+    let seen = audit(&flow.ledger, &topics, &Terms::shipped(Kinds::AllButJournals)?)?;
+    ensure!((seen.gone, seen.internal) == (0, 0), "{seen:?}");
     flow.ledger.check_message_chain(&mirror.bootstrap(), &topic)
 }
 

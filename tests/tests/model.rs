@@ -4,10 +4,10 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use postonce_schema::POSITIONS_TOML;
+use postonce_schema::{Kinds, POSITIONS_TOML};
 use postonce_tests::model::{LATER_VERSIONS_TOML, SHIPPED, THREE_VERSIONS, Version, books};
 use postonce_tests::scenario::{Arriving, Scenario, scenarios};
-use postonce_tests::{Flow, Ledger, Message, PrivatePostgres, Trial, kafka, postgres, postgres_18, trials};
+use postonce_tests::{Flow, Ledger, Message, PrivatePostgres, Terms, Trial, kafka, postgres, postgres_18, trials};
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
@@ -62,7 +62,8 @@ fn run(server: &PrivatePostgres, rules: &'static [Version], scenario: &Scenario)
     let flow = Flow::new(&kafka, Ledger::fresh_in(server, "model")?, "model", PARTITIONS)?;
     let file = tempfile::NamedTempFile::new()?;
     let later = if rules.len() > 1 { LATER_VERSIONS_TOML } else { "" };
-    std::fs::write(file.path(), format!("{POSITIONS_TOML}{later}"))?;
+    let rules_text = format!("{POSITIONS_TOML}{later}");
+    std::fs::write(file.path(), &rules_text)?;
     let rules_file = file.path().to_string_lossy().into_owned();
     let batch = scenario.batches[0].to_string();
     let consumer =
@@ -74,7 +75,7 @@ fn run(server: &PrivatePostgres, rules: &'static [Version], scenario: &Scenario)
     }))?;
     flow.wait_done(LIMIT)?;
     consumer.finish()?;
-    flow.ledger.check()?;
+    flow.check_by(&Terms::of(rules, &rules_text, Kinds::All)?)?;
     flow.ledger.check_message_chain(&kafka.bootstrap(), &flow.topic)?;
     let expected = books(rules, scenario.one.iter().map(|message| message.text.as_str()));
     let found = flow.ledger.model_books()?;

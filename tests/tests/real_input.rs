@@ -76,8 +76,7 @@ fn purchases_to_the_cent() -> Result<()> {
     consumer.finish()?;
     check(&flow.ledger, &purchases)?;
     assert_eq!(flow.ledger.db.one::<String>("SELECT sum(revision)::text FROM resources")?, rows);
-    flow.ledger.check()?;
-    flow.ledger.check_message_chain(&bootstrap, &flow.topic)
+    flow.check_whole()
 }
 
 fn check(ledger: &Ledger, purchases: &[Purchase]) -> Result<()> {

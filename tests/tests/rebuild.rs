@@ -120,7 +120,7 @@ fn beside_a_consumer_at_work_it_is_exact() -> Result<()> {
     flow.ledger.slow_down(0.0)?;
     flow.wait_done(LIMIT)?;
     consumer.finish()?;
-    flow.ledger.check()
+    flow.check()
 }
 
 fn what_was_done_to_the_ledger_is_named() -> Result<()> {
@@ -445,7 +445,7 @@ fn a_schema_in_use_is_refused() -> Result<()> {
     flow.ledger.db.execute("CREATE SCHEMA postonce_mine; CREATE TABLE postonce_mine.t ()")?;
     rebuild(&flow, &["--drop", "--into", "postonce_mine"])?.complaint(1, &["holds other tables"])?;
     assert_eq!(schemas(&flow)?, 2, "a schema that was refused was dropped");
-    flow.ledger.check()
+    flow.check()
 }
 
 /// While it posts, and while it compares, then also without --drop: it is half built.
@@ -483,5 +483,5 @@ fn a_signal_ends_it_and_drops_the_schema() -> Result<()> {
         ensure!(code == Some(143) || (lock == "rules" && code == Some(0)), "{code:?}: {}", process.stderr());
         assert_eq!(schemas(&flow)?, 0, "the schema is still there");
     }
-    flow.ledger.check()
+    flow.check()
 }

@@ -109,7 +109,7 @@ fn beside_a_consumer_at_work_it_is_exact() -> Result<()> {
     flow.ledger.slow_down(0.0)?;
     flow.wait_done(LIMIT)?;
     consumer.finish()?;
-    flow.ledger.check()
+    flow.check()
 }
 
 /// The one difference that was found.
@@ -254,11 +254,11 @@ fn executed_over_a_known_range_it_leaves_batch_rows_alone() -> Result<()> {
     }
     let replays: i64 = flow.ledger.db.one("SELECT count(*) FROM streams WHERE replay AND topic_id LIKE 'replay:%'")?;
     assert_eq!((replays, count(&report, "rejected") > 0), (2, true));
-    flow.ledger.check()?;
+    flow.check()?;
     // A part of it again, from the middle: its stream begins there.
     let part = replay(&flow, &["--execute", "--from", "100", "--to", "200"])?.json(0)?;
     assert_eq!(count(&part, "read") + count(&part, "holes"), 200);
-    flow.ledger.check()?;
+    flow.check()?;
     // Neither a consumer nor a dry run takes its streams for another lineage of the topic.
     replay(&flow, &[])?.json(0)?;
     flow.send(payments("after", 5))?;
@@ -267,7 +267,7 @@ fn executed_over_a_known_range_it_leaves_batch_rows_alone() -> Result<()> {
     let wanted = format!("SELECT sum(next_offset)::bigint >= {} FROM streams WHERE NOT replay", at + 5);
     wait_until(LIMIT, "the live consumer", || Ok(flow.ledger.db.one::<bool>(&wanted)?.then_some(())))?;
     consumer.finish()?;
-    flow.ledger.check()
+    flow.check()
 }
 
 fn executed_beside_a_consumer_at_work_it_takes_nothing_from_it() -> Result<()> {
@@ -284,7 +284,7 @@ fn executed_beside_a_consumer_at_work_it_takes_nothing_from_it() -> Result<()> {
     let wanted = format!("SELECT sum(next_offset)::bigint = {end} FROM streams WHERE NOT replay");
     wait_until(LIMIT, "the live consumer", || Ok(flow.ledger.db.one::<bool>(&wanted)?.then_some(())))?;
     consumer.finish()?;
-    flow.ledger.check()?;
+    flow.check()?;
     let epochs: i64 = flow.ledger.db.one("SELECT max(epoch) FROM streams WHERE NOT replay")?;
     assert_eq!(epochs, 1, "the live streams were claimed once, by the consumer");
     replay(&flow, &[])?.json(0)?;
@@ -312,7 +312,7 @@ fn executed_over_a_backlog_it_posts_what_the_consumer_then_finds_known() -> Resu
     assert_eq!((&first["offset"], &first["resource"]), (&json!(5), &json!("stripe/second/pi_0")), "{report:#}");
     assert_eq!(live(&flow)?, streams);
     assert_eq!(flow.ledger.balance("assets:psp:stripe", "EUR")?, 800);
-    flow.ledger.check()?;
+    flow.check()?;
     let consumer = flow.consume(&[])?;
     wait_until(LIMIT, "the live consumer", || {
         let at: i64 = flow.ledger.db.one("SELECT next_offset FROM streams WHERE NOT replay")?;
@@ -324,7 +324,7 @@ fn executed_over_a_backlog_it_posts_what_the_consumer_then_finds_known() -> Resu
     )?;
     assert_eq!(outcomes, "PPPPPDDD");
     assert_eq!(flow.ledger.balance("assets:psp:stripe", "EUR")?, 800);
-    flow.ledger.check()
+    flow.check()
 }
 
 /// While the books are hashed, and while the topic is read: more than one stretch of it.

@@ -50,7 +50,7 @@ fn may_only_add(server: &PrivatePostgres) -> Result<()> {
         ])?;
         flow.wait_done(LIMIT).with_context(|| format!("round {round}: {}", consumer.stderr()))?;
         consumer.finish()?;
-        flow.ledger.check()?;
+        flow.check()?;
     }
     assert_eq!(flow.ledger.db.one::<i64>("SELECT count(*) FROM events")?, 51);
     assert_eq!(flow.ledger.db.one::<i64>("SELECT count(*) FROM conflicts")?, 1);
@@ -97,7 +97,7 @@ fn may_only_add(server: &PrivatePostgres) -> Result<()> {
     {
         ensure!(reader.one::<i64>(&format!("SELECT count(*) FROM {view}"))? > 0, "{view} is empty");
     }
-    flow.ledger.check()
+    flow.check()
 }
 
 fn refused(db: &Db, statement: &str, why: &str) -> Result<()> {

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use postonce_schema::POSITIONS_TOML;
-use postonce_tests::{Consumer, Flow, Ledger, Trial, kafka, payment, trials, wait_until};
+use postonce_schema::{Kinds, POSITIONS_TOML};
+use postonce_tests::model::{Is, Kind, SHIPPED, State, Version};
+use postonce_tests::{Consumer, Flow, Ledger, Terms, Trial, kafka, payment, trials, wait_until};
 use tempfile::NamedTempFile;
 
 pub fn tests() -> Vec<Trial> {
@@ -36,6 +37,20 @@ state = [
 ]
 "#;
 
+/// The same in the words of the model.
+const SECOND_KINDS: &[Kind] = &[Kind {
+    name: "payment",
+    fields: &[("merchant", Is::Account), ("amount", Is::Amount), ("currency", Is::Currency)],
+    states: &[
+        State { name: "failed", rank: 4, position: &[] },
+        State {
+            name: "succeeded",
+            rank: 5,
+            position: &[["assets:cash", "liabilities:merchant:{merchant}", "amount", "currency"]],
+        },
+    ],
+}];
+
 fn file(text: &str) -> Result<NamedTempFile> {
     let file = NamedTempFile::new()?;
     std::fs::write(file.path(), text)?;
@@ -61,12 +76,21 @@ fn used(flow: &Flow) -> Result<()> {
     run(flow, POSITIONS_TOML)
 }
 
-fn run(flow: &Flow, rules: &str) -> Result<()> {
-    let rules = file(rules)?;
+fn run(flow: &Flow, text: &str) -> Result<()> {
+    let rules = file(text)?;
     let consumer = consume(flow, &rules)?;
     flow.wait_done(LIMIT)?;
     consumer.finish()?;
-    flow.ledger.check()
+    flow.check_by(&terms(text)?).map(drop)
+}
+
+/// The shipped rules, and the second version if it is among these.
+fn terms(rules: &str) -> Result<Terms> {
+    let from = rules.find(SECOND.trim_start().split_once("from").context("no from")?.0);
+    let Some(at) = from else { return Terms::shipped(Kinds::AllButJournals) };
+    let from = rules[at..].split('"').nth(1).context("no time")?.to_owned();
+    let second = Version { number: 2, from: Box::leak(from.into_boxed_str()), kinds: SECOND_KINDS };
+    Terms::of(Box::leak(Box::new([SHIPPED, second])), rules, Kinds::AllButJournals)
 }
 
 fn an_altered_version_in_use_is_refused_with_its_line() -> Result<()> {

@@ -62,7 +62,7 @@ pub fn fill(kafka: &Kafka, flow: &Flow) -> Result<()> {
     ])?;
     flow.wait_done(LIMIT)?;
     consumer.finish()?;
-    flow.ledger.check()
+    flow.check()
 }
 
 fn filled() -> Result<(Arc<Kafka>, Flow)> {

@@ -3,6 +3,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use serde_json::Value;
+
 use super::records::{At, Pairs};
 
 /// What is compared between events of one resource: rank, updatedAt, place in the list of
@@ -19,6 +21,8 @@ pub struct Arrival {
     pub state: String,
     /// Unknown where the message is gone from the topic.
     pub position: Option<Pairs>,
+    /// What the rules read of it; unknown likewise.
+    pub facts: Option<Value>,
     /// Of its postings; empty if it has none.
     pub posted: Pairs,
     pub incidents: Vec<String>,
@@ -37,6 +41,7 @@ pub struct History {
 pub struct Held {
     pub standing: Standing,
     pub state: String,
+    pub facts: Option<Value>,
     position: Option<Pairs>,
 }
 
@@ -169,7 +174,8 @@ impl History {
     fn accept(&mut self, arrival: Arrival) {
         if let Verdict::Becomes(_) = self.verdict(&arrival) {
             self.revision += 1;
-            self.held = Some(Held { standing: arrival.standing, state: arrival.state, position: arrival.position });
+            let Arrival { standing, state, facts, position, .. } = arrival;
+            self.held = Some(Held { standing, state, facts, position });
         }
         let known = self.known.entry(arrival.id).or_default();
         if !known.contains(&arrival.fingerprint) {

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use anyhow::{Context, Result, bail};
+use serde_json::Value;
 
 use crate::database::Db;
 
@@ -31,10 +32,10 @@ pub struct Records {
 pub struct Stream {
     pub cluster: String,
     pub topic: String,
+    /// Of the topic as it was when the stream began; of a replay that of the stream it
+    /// repeats. A topic that is deleted and made again has another.
+    pub topic_id: String,
     pub partition: i32,
-    /// Whether the topic as it is now can be that of the stream: not where it was deleted
-    /// and made again.
-    pub newest: bool,
     pub first_offset: i64,
     pub next_offset: i64,
 }
@@ -87,6 +88,7 @@ pub struct Held {
     pub state: String,
     pub updated_at: i64,
     pub revision: i64,
+    pub facts: Value,
 }
 
 impl Records {
@@ -113,16 +115,17 @@ pub fn add(pairs: &mut Pairs, debit: &str, credit: &str, asset: &str, amount: i1
 }
 
 fn streams(db: &Db) -> Result<HashMap<i64, Stream>> {
-    type Row = (i64, String, String, i32, bool, i64, i64);
+    type Row = (i64, String, String, String, i32, i64, i64);
     let rows: Vec<Row> = db.rows(
-        "SELECT stream, cluster_id, topic, partition,
-                replay OR created_at = max(created_at) FILTER (WHERE NOT replay)
-                              OVER (PARTITION BY cluster_id, topic, partition),
-                first_offset, next_offset
-         FROM streams",
+        "SELECT s.stream, s.cluster_id, s.topic, coalesce(l.topic_id, s.topic_id), s.partition, s.first_offset,
+                s.next_offset
+         FROM streams s
+         LEFT JOIN LATERAL (SELECT topic_id FROM streams
+                            WHERE s.replay AND NOT replay AND (cluster_id, topic, partition) = (s.cluster_id, s.topic, s.partition)
+                            ORDER BY created_at DESC LIMIT 1) l ON true",
     )?;
-    let stream = |(stream, cluster, topic, partition, newest, first_offset, next_offset)| {
-        (stream, Stream { cluster, topic, partition, newest, first_offset, next_offset })
+    let stream = |(stream, cluster, topic, topic_id, partition, first_offset, next_offset)| {
+        (stream, Stream { cluster, topic, topic_id, partition, first_offset, next_offset })
     };
     Ok(rows.into_iter().map(stream).collect())
 }
@@ -132,32 +135,28 @@ fn streams(db: &Db) -> Result<HashMap<i64, Stream>> {
 /// transactions that depend on each other the order of the rows is that of the commits;
 /// and where neither has seen the other, both orders explain the same outcomes. What one
 /// transaction wrote has one xmin.
+///
+/// A server's clock may be set back. Then xmin is the order: a transaction has its id from
+/// its first write, which comes after all that it looks up. (Only then, for a row that
+/// was edited has the id of its editor.)
 fn transactions(db: &Db) -> Result<Vec<Transaction>> {
-    type Row = (i64, i64, i64, i64, Vec<u8>, i64, String);
+    type Row = (i64, i64, i64, i64, Vec<u8>, i64, i64);
     let rows: Vec<Row> = db.rows(
         "SELECT stream, seq, from_offset, next_offset, outcomes,
-                (extract(epoch FROM recorded_at) * 1000000)::bigint, xmin::text
-         FROM batches ORDER BY recorded_at, stream, seq",
+                (extract(epoch FROM recorded_at) * 1000000)::bigint, xmin::text::bigint
+         FROM batches ORDER BY stream, seq",
     )?;
-    let mut transactions: Vec<Transaction> = Vec::new();
-    let mut places: HashMap<String, usize> = HashMap::new();
-    let mut last: HashMap<i64, (i64, i64)> = HashMap::new();
+    let (mut by_id, mut clock_is_right): (BTreeMap<i64, Transaction>, _) = (BTreeMap::new(), true);
+    let mut last: HashMap<i64, i64> = HashMap::new();
     for (stream, seq, from, next, outcomes, recorded_at, xmin) in rows {
-        if let Some((before, time)) = last.insert(stream, (seq, recorded_at)) {
-            if before >= seq {
-                bail!(
-                    "batch {seq} of stream {stream} was recorded at {recorded_at}, batch {before} before it at {time}"
-                );
-            }
-        }
+        clock_is_right &= last.insert(stream, recorded_at).is_none_or(|before| before <= recorded_at);
         let marks = marks(from, next, &outcomes).with_context(|| format!("batch {seq} of stream {stream}"))?;
-        let place = *places.entry(xmin).or_insert_with(|| {
-            transactions.push(Transaction::default());
-            transactions.len() - 1
-        });
-        transactions[place].batches.push(Batch { stream, seq, marks, recorded_at });
+        by_id.entry(xmin).or_default().batches.push(Batch { stream, seq, marks, recorded_at });
     }
-    transactions.sort_by_key(|transaction| transaction.batches.iter().map(|batch| batch.recorded_at).min());
+    let mut transactions: Vec<Transaction> = by_id.into_values().collect();
+    if clock_is_right {
+        transactions.sort_by_key(|transaction| transaction.batches.iter().map(|batch| batch.recorded_at).min());
+    }
     Ok(transactions)
 }
 
@@ -250,9 +249,13 @@ fn incidents(db: &Db) -> Result<HashMap<At, Vec<String>>> {
 }
 
 fn resources(db: &Db) -> Result<HashMap<Resource, Held>> {
-    let rows: Vec<(String, String, String, i64, i64)> = db.rows(
-        "SELECT kind, path, state, (extract(epoch FROM updated_at) * 1000000)::bigint, revision FROM resources",
+    let rows: Vec<(String, String, String, i64, i64, String)> = db.rows(
+        "SELECT kind, path, state, (extract(epoch FROM updated_at) * 1000000)::bigint, revision, facts::text
+         FROM resources",
     )?;
-    let held = |(kind, path, state, updated_at, revision)| ((kind, path), Held { state, updated_at, revision });
-    Ok(rows.into_iter().map(held).collect())
+    let held = |(kind, path, state, updated_at, revision, facts): (_, _, _, _, _, String)| {
+        let facts = serde_json::from_str(&facts).with_context(|| format!("the facts of {kind} {path}"))?;
+        Ok(((kind, path), Held { state, updated_at, revision, facts }))
+    };
+    rows.into_iter().map(held).collect()
 }
