@@ -29,7 +29,7 @@ use history::{Arrival, History};
 use jiff::Timestamp;
 use postonce_consumer::claim::Lineage;
 use postonce_consumer::topic::lineage;
-use postonce_schema::{Decoder, Header, Kinds, POSITIONS_TOML, Rules};
+use postonce_schema::{Decoder, Header, Kinds, POSITIONS_TOML, Reject, Rules};
 use rdkafka::config::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use records::{Accepted, At, Mark, Records, Resource, Stream, Transaction, add};
@@ -61,6 +61,23 @@ impl Terms {
         let parsed = Rules::parse(file).map_err(|error| anyhow::anyhow!("{}: {}", error.line, error.why))?;
         let decoder = Decoder { rules: parsed, kinds, max_ahead: Duration::from_secs(24 * 3600) };
         Ok(Self { rules, decoder })
+    }
+
+    /// The events, in plain JSON, of the messages that need not be refused.
+    pub fn accepted(&self, messages: &[Message]) -> Result<Vec<String>> {
+        messages.iter().filter(|message| self.judge(message).is_ok()).map(plain).collect()
+    }
+
+    fn judge(&self, message: &Message) -> Result<(), Reject> {
+        let headers: Vec<Header<'_>> = message
+            .headers
+            .iter()
+            .map(|(name, value)| Header { name: name.as_bytes(), value: value.as_deref() })
+            .collect();
+        let value = message.value.as_deref();
+        self.decoder
+            .decode(postonce_schema::Message { value, headers: &headers, timestamp: message.timestamp })
+            .map(drop)
     }
 }
 
@@ -214,17 +231,7 @@ impl Audit<'_> {
 
     /// What is in a message, if it was refused where it had to be and only there.
     fn read(&self, message: &Message, letter: char) -> Result<Content> {
-        let headers: Vec<Header<'_>> = message
-            .headers
-            .iter()
-            .map(|(name, value)| Header { name: name.as_bytes(), value: value.as_deref() })
-            .collect();
-        let value = message.value.as_deref();
-        let decoded = self.terms.decoder.decode(postonce_schema::Message {
-            value,
-            headers: &headers,
-            timestamp: message.timestamp,
-        });
+        let decoded = self.terms.judge(message);
         if letter == 'R' {
             let content = if decoded.is_ok() { Content::Internal } else { Content::Refused };
             let code = decoded.err().map_or("internal", |reject| reject.code());
@@ -389,7 +396,8 @@ fn plain(message: &Message) -> Result<String> {
     let value = message.value.as_deref().context("no value")?;
     let text = std::str::from_utf8(value)?;
     let header = |wanted: &str| {
-        let found = message.headers.iter().find(|(name, _)| name == wanted);
+        // Of a header that stands there twice the last counts.
+        let found = message.headers.iter().rfind(|(name, _)| name == wanted);
         found.and_then(|(_, value)| value.as_deref()).map(String::from_utf8_lossy)
     };
     let structured =

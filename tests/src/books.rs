@@ -63,9 +63,9 @@ impl Ledger {
         Self { url: url.to_owned(), db: Db::new(url) }
     }
 
-    /// How many messages have an outcome, of all streams.
+    /// How many offsets have an outcome, of all streams but those of replays.
     pub fn offsets(&self) -> Result<i64> {
-        self.db.one("SELECT coalesce(sum(next_offset - first_offset), 0)::bigint FROM streams")
+        self.db.one("SELECT coalesce(sum(next_offset - first_offset), 0)::bigint FROM streams WHERE NOT replay")
     }
 
     /// debits − credits in minor units; 0 for an account that is not there.
@@ -106,8 +106,9 @@ impl Ledger {
             let chain = chains.entry(partition).or_insert(START);
             *chain = Parts::of(&seen).link(*chain, seen.at.offset);
         }
-        let held: Vec<(i32, Vec<u8>)> =
-            self.db.rows(&format!("SELECT partition, message_chain FROM streams WHERE topic = '{topic}'"))?;
+        let held: Vec<(i32, Vec<u8>)> = self
+            .db
+            .rows(&format!("SELECT partition, message_chain FROM streams WHERE topic = '{topic}' AND NOT replay"))?;
         ensure!(!held.is_empty(), "the ledger knows no stream of {topic}");
         for (partition, held) in held {
             let topic_says = chains.get(&partition).copied().unwrap_or(START);

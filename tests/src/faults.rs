@@ -20,7 +20,8 @@ use crate::books::Ledger;
 use crate::database::Db;
 use crate::http::{get, metric};
 use crate::kafka::Kafka;
-use crate::messages::{Message, Sender, end_offsets};
+use crate::messages::{Message, Sender, end_offsets, read_all};
+use crate::model::books;
 use crate::parts::unique;
 use crate::process::PostonceProcess;
 use crate::wait::wait_until;
@@ -248,6 +249,17 @@ impl Flow {
         let seen = self.check_by(&Terms::shipped(Kinds::AllButJournals)?)?;
         ensure!(seen.gone == 0, "{} of the messages that the ledger knows are not in the topic", seen.gone);
         self.ledger.check_message_chain(&self.bootstrap, &self.topic)
+    }
+
+    /// The books are those of the naive model, which knows the events of the topic and not
+    /// their order. Nobody may be writing.
+    pub fn check_against_model(&self) -> Result<()> {
+        let terms = Terms::shipped(Kinds::AllButJournals)?;
+        let events = terms.accepted(&read_all(&self.bootstrap, &self.topic)?)?;
+        let expected = books(terms.rules, events.iter().map(String::as_str));
+        let found = self.ledger.model_books()?;
+        ensure!(found == expected, "the model:\n{expected:#?}\nthe ledger:\n{found:#?}");
+        Ok(())
     }
 
     /// The ledger is right, follows from the topic, and holds the same books as a run

@@ -23,9 +23,12 @@ fn flow(label: &str) -> Result<Flow> {
         transaction.send(&flow.topic, payments(&format!("in_{commit}"), 20))?;
         if commit { transaction.commit()? } else { transaction.abort()? }
     }
-    let consumer = flow.consume(&["--workers", "1", "--batch", "700"])?;
+    // While a batch takes its time, messages of all partitions gather for the next.
+    flow.ledger.slow_down(0.5)?;
+    let consumer = flow.consume(&["--workers", "1", "--batch", "1500"])?;
     flow.wait_done(LIMIT)?;
     consumer.finish()?;
+    flow.ledger.slow_down(0.0)?;
     Ok(flow)
 }
 

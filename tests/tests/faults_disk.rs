@@ -22,7 +22,7 @@ fn skipped() -> Result<()> {
 }
 
 /// A file system as full as one likes, whose owner is the server's.
-fn disk_of(server: &PrivatePostgres, megabytes: u32) -> Result<Option<SmallDisk>> {
+pub fn disk_of(server: &PrivatePostgres, megabytes: u32) -> Result<Option<SmallDisk>> {
     let Some(disk) = SmallDisk::mount(megabytes)? else { return Ok(None) };
     fs::create_dir(disk.path().join("postgres"))?;
     let owner = fs::metadata(server.data_dir())?;
