@@ -129,7 +129,7 @@ impl Worker<'_, '_> {
             match self.attempt(&batch) {
                 Ok(applied) => {
                     trouble.committed(applied.rejected.contains_key("internal"));
-                    applied.claims.into_iter().for_each(|claim| drop(self.claims.insert(claim.stream, claim)));
+                    self.claims.extend(applied.claims.into_iter().map(|claim| (claim.stream, claim)));
                     posted.add(Posted { outcomes: applied.outcomes, offsets: 0 });
                     received.drain(..now);
                     most = most.saturating_mul(2);

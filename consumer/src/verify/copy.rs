@@ -51,10 +51,14 @@ where
                 None => continue,
             }
         }
-        while let Some((row, after)) = tuple(rest)? {
-            rest = after;
-            if let Some(row) = row {
-                each(row)?;
+        loop {
+            match tuple(rest)? {
+                Tuple::Row(row, after) => {
+                    each(row)?;
+                    rest = after;
+                }
+                Tuple::End(after) => rest = after,
+                Tuple::Cut => break,
             }
         }
         held = rest.to_vec();
@@ -75,28 +79,35 @@ fn header(bytes: &[u8]) -> Result<Option<&[u8]>, Unreadable> {
     }
 }
 
-/// The first row and what follows it; the end marker is a row without fields. None
-/// where the row is not all there yet.
-fn tuple(bytes: &[u8]) -> Result<Option<(Option<Row<'_>>, &[u8])>, Unreadable> {
-    let Some((count, fields)) = bytes.split_first_chunk::<2>() else { return Ok(None) };
+/// What bytes begin with, and what follows it.
+enum Tuple<'a> {
+    Row(Row<'a>, &'a [u8]),
+    /// The end marker: a row without fields.
+    End(&'a [u8]),
+    /// The row is not all there yet.
+    Cut,
+}
+
+fn tuple(bytes: &[u8]) -> Result<Tuple<'_>, Unreadable> {
+    let Some((count, fields)) = bytes.split_first_chunk::<2>() else { return Ok(Tuple::Cut) };
     let count = i16::from_be_bytes(*count);
     if count == -1 {
-        return Ok(Some((None, fields)));
+        return Ok(Tuple::End(fields));
     }
     let mut rest = fields;
     for _ in 0..count {
-        let Some((length, after)) = rest.split_first_chunk::<4>() else { return Ok(None) };
+        let Some((length, after)) = rest.split_first_chunk::<4>() else { return Ok(Tuple::Cut) };
         rest = match i32::from_be_bytes(*length) {
             -1 => after,
             length => {
                 let length = usize::try_from(length).map_err(|_| Unreadable("a field of negative length"))?;
-                let Some(after) = after.get(length..) else { return Ok(None) };
+                let Some(after) = after.get(length..) else { return Ok(Tuple::Cut) };
                 after
             }
         };
     }
     let (fields, rest) = fields.split_at(fields.len() - rest.len());
-    Ok(Some((Some(Row { fields }), rest)))
+    Ok(Tuple::Row(Row { fields }, rest))
 }
 
 impl<'a> Row<'a> {
@@ -172,15 +183,13 @@ mod tests {
         let mut bytes = vec![0, 2, 0, 0, 0, 2];
         bytes.extend_from_slice(b"ab\xff\xff\xff\xff");
         for end in 0..bytes.len() {
-            assert!(tuple(&bytes[..end]).unwrap().is_none(), "{end}");
+            assert!(matches!(tuple(&bytes[..end]), Ok(Tuple::Cut)), "{end}");
         }
         bytes.extend_from_slice(&[0xff, 0xff]);
-        let (row, rest) = tuple(&bytes).unwrap().unwrap();
-        let mut row = row.unwrap();
+        let Ok(Tuple::Row(mut row, rest)) = tuple(&bytes) else { panic!("no row") };
         assert_eq!((row.text().unwrap(), row.optional().unwrap()), ("ab", None));
         assert!(row.optional().is_err(), "there is no third field");
-        let (end, rest) = tuple(rest).unwrap().unwrap();
-        assert!(end.is_none() && rest.is_empty());
+        assert!(matches!(tuple(rest), Ok(Tuple::End([]))));
     }
 
     #[test]
