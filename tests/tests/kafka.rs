@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use postonce_tests::{
     Flow, Ledger, Message, Sender, Transaction, Trial, end_offsets, kafka, payments, trials, wait_until,
 };
