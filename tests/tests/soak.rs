@@ -83,7 +83,7 @@ struct World {
     to_kafka: Network,
     to_postgres: Network,
     statements: Proxy,
-    /// Of the second consumer, where there is libfaketime.
+    /// Of the second consumer, on Linux.
     clock: Option<Clock>,
     flow: Flow,
     consumers: Vec<Consumer>,
