@@ -429,7 +429,9 @@ fn each_table_is_read_once() -> Result<()> {
         for (table, times) in [("events", 1), ("postings", 1), ("resources", 1), ("batches", 2), ("conflicts", 2)] {
             let (read, there) =
                 (after[table] - before[table], db.one::<i64>(&format!("SELECT count(*) FROM {table}"))?);
-            ensure!(there > 0 && (there..=times * there).contains(&read), "{table}: {read} of {there} rows were read");
+            // The planner itself looks up the ends of an index.
+            let most = times * there + 10;
+            ensure!(there > 0 && (there..=most).contains(&read), "{table}: {read} of {there} rows were read");
         }
         let log: String = db.one(&format!("SELECT substr(pg_read_file(pg_current_logfile()), {begin})"))?;
         // The log ends each entry with the next one's prefix; a plan stands behind its query.
