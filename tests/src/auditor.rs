@@ -292,19 +292,18 @@ impl Audit<'_> {
     /// The tables end where the history ends.
     fn resources(&mut self) {
         for (resource, history) in &self.histories {
-            let Some(history) = history else { continue };
-            let facts = |held: &history::Held| held.facts.clone();
-            let known = history.held.as_ref().is_some_and(|held| held.facts.is_some());
-            let told = self
-                .records
-                .resources
-                .get(resource)
-                .map(|held| (&held.state, held.updated_at, held.revision, known.then(|| held.facts.clone())));
-            let expected =
-                history.held.as_ref().map(|held| (&held.state, held.standing.1, history.revision, facts(held)));
-            if told != expected {
+            let Some(History { held: Some(end), revision, unsure, .. }) = history else { continue };
+            let held = self.records.resources.get(resource);
+            let right = held.is_some_and(|held| {
+                (&held.state, held.updated_at) == (&end.state, end.standing.1)
+                    && end.facts.as_ref().is_none_or(|facts| *facts == held.facts)
+                    && (revision - unsure..=*revision).contains(&held.revision)
+            });
+            if !right {
                 let (kind, path) = resource;
-                self.wrong.push(format!("{kind} {path} is held as {told:?}; its events end in {expected:?}"));
+                self.wrong.push(format!(
+                    "{kind} {path} is held as {held:?}; its events end in {end:?} after {revision} changes"
+                ));
             }
         }
         let strangers =

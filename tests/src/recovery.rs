@@ -57,8 +57,11 @@ pub fn put_back(server: &mut PrivatePostgres, copy: &Path) -> Result<()> {
 pub fn follow(standby: &mut PrivatePostgres, primary: &PrivatePostgres) -> Result<()> {
     standby.stop_immediately()?;
     let data = standby.data_dir();
+    // The primary's names a directory that goes with the primary.
+    let settings = fs::read(data.join("postgresql.conf"))?;
     fs::remove_dir_all(&data)?;
     pg_basebackup(standby, primary, &data, &["--write-recovery-conf"])?;
+    fs::write(data.join("postgresql.conf"), settings)?;
     standby.start_again()
 }
 

@@ -34,10 +34,13 @@ pub struct History {
     /// For each event id the fingerprints, in the order of their coming.
     known: BTreeMap<String, Vec<String>>,
     pub held: Option<Held>,
-    /// How often the state has changed.
+    /// How often the state has changed at most; and how many of these changes may have been
+    /// none.
     pub revision: i64,
+    pub unsure: i64,
 }
 
+#[derive(Debug)]
 pub struct Held {
     pub standing: Standing,
     pub state: String,
@@ -61,6 +64,9 @@ impl History {
     /// one, this finds it: what leaves the state alone is explained from some point on and
     /// then for good, and what changes it came in ascending order, so of those the least
     /// is the next. An error names an arrival that no order explains.
+    ///
+    /// A conflict that moves no money is the same whether it became the state for a moment
+    /// or came behind what took its place: then the number of changes is not sure.
     pub fn settle(&mut self, mut streams: BTreeMap<i64, VecDeque<Arrival>>) -> Result<(), (At, String)> {
         loop {
             streams.retain(|_, arrivals| !arrivals.is_empty());
@@ -77,6 +83,9 @@ impl History {
             let stream = next.map_or(first, |(_, _, stream)| stream);
             let Some(arrival) = streams.get_mut(&stream).and_then(VecDeque::pop_front) else { return Ok(()) };
             self.explain(&arrival).map_err(|why| (arrival.at, why))?;
+            let among_others = streams.iter().any(|(other, arrivals)| *other != stream && !arrivals.is_empty());
+            let still = matches!(self.verdict(&arrival), Verdict::Becomes(Some('C'))) && arrival.posted.is_empty();
+            self.unsure += i64::from(among_others && still);
             self.accept(arrival);
         }
     }

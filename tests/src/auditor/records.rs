@@ -84,6 +84,7 @@ pub struct Postings {
     pub effective_at: i64,
 }
 
+#[derive(Debug)]
 pub struct Held {
     pub state: String,
     pub updated_at: i64,

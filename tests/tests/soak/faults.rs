@@ -23,8 +23,6 @@ pub enum Fault {
     ReplaceConsumer,
     /// One more joins the group for a while.
     JoinAndLeave,
-    /// The second consumer's machine believes to be in another year.
-    StepClock,
     StopPostgres,
     KillPostgres,
     /// The postmaster dies behind the record of a COMMIT that nobody has been told of.
@@ -58,12 +56,11 @@ pub enum Fault {
     ProveBesideThem,
 }
 
-pub const FAULTS: [Fault; 21] = [
+pub const FAULTS: [Fault; 20] = [
     Fault::KillConsumer,
     Fault::FreezeConsumer,
     Fault::ReplaceConsumer,
     Fault::JoinAndLeave,
-    Fault::StepClock,
     Fault::StopPostgres,
     Fault::KillPostgres,
     Fault::KillPostgresInCommit,
@@ -95,7 +92,6 @@ impl World {
             Fault::FreezeConsumer => self.freeze_consumer(),
             Fault::ReplaceConsumer => self.replace_consumer(),
             Fault::JoinAndLeave => self.join_and_leave(),
-            Fault::StepClock => self.step_clock(),
             Fault::StopPostgres => self.stop_postgres(PrivatePostgres::stop_fast),
             Fault::KillPostgres => self.stop_postgres(PrivatePostgres::kill_postmaster),
             Fault::KillPostgresInCommit => self.kill_postgres_in_commit(),
@@ -143,13 +139,6 @@ impl World {
         let third = self.consumer(2)?;
         self.pause(0, 3_000);
         third.finish()
-    }
-
-    fn step_clock(&mut self) -> Result<()> {
-        let Some(clock) = &self.clock else {
-            return skipped("only on Linux can a program be made to look at another clock");
-        };
-        clock.set(["+10y", "-10y", "+5d", "-5d", "+0"].choose(&mut self.random).context("no clocks")?)
     }
 
     fn stop_postgres(&mut self, way: fn(&mut PrivatePostgres) -> Result<()>) -> Result<()> {
