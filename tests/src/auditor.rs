@@ -99,8 +99,15 @@ pub struct Audited {
 pub fn audit(ledger: &Ledger, topics: &[(&str, &str)], terms: &Terms) -> Result<Audited> {
     let records = Records::read(&ledger.db)?;
     let topics = topics.iter().map(|(bootstrap, topic)| Topic::read(bootstrap, topic)).collect::<Result<Vec<_>>>()?;
-    let mut audit =
-        Audit { records, topics, terms, histories: HashMap::new(), wrong: Vec::new(), done: Audited::default() };
+    let mut audit = Audit {
+        records,
+        topics,
+        terms,
+        histories: HashMap::new(),
+        reached: HashMap::new(),
+        wrong: Vec::new(),
+        done: Audited::default(),
+    };
     for transaction in std::mem::take(&mut audit.records.transactions) {
         audit.transaction(&transaction);
     }
@@ -138,6 +145,8 @@ struct Audit<'t> {
     terms: &'t Terms,
     /// `None`: it was objected to, and what follows from it is not told again.
     histories: HashMap<Resource, Option<History>>,
+    /// By stream where its batches end so far.
+    reached: HashMap<i64, i64>,
     wrong: Vec<String>,
     done: Audited,
 }
@@ -149,6 +158,14 @@ impl Audit<'_> {
     fn transaction(&mut self, transaction: &Transaction) {
         let mut brought = Brought::new();
         for batch in &transaction.batches {
+            let begins = self.records.streams.get(&batch.stream).map(|stream| stream.first_offset);
+            let reached = self.reached.insert(batch.stream, batch.next).or(begins);
+            if reached.is_some_and(|reached| reached != batch.from) {
+                self.object(
+                    (batch.stream, batch.from),
+                    &format!("batch {} begins here, not at {reached:?}", batch.seq),
+                );
+            }
             for (offset, mark) in &batch.marks {
                 let at = (batch.stream, *offset);
                 if let Err(why) = self.mark(at, *mark, &mut brought) {
@@ -264,12 +281,16 @@ impl Audit<'_> {
 
     fn every_message_has_an_outcome(&mut self) {
         let mut judged = 0;
-        for stream in self.records.streams.values() {
+        for (id, stream) in &self.records.streams {
+            let reached = self.reached.get(id).copied().unwrap_or(stream.first_offset);
+            if reached != stream.next_offset {
+                let Stream { topic, partition, next_offset, .. } = stream;
+                self.wrong.push(format!("{topic}/{partition} stands at {next_offset}, its batches end at {reached}"));
+            }
             if let Some((_, messages)) = self.topics.iter().find_map(|topic| topic.partition(stream)) {
                 judged += messages.range(stream.first_offset..stream.next_offset).count();
             }
         }
-        // An offset has one mark: a batch that covers one twice breaks its stream's chain.
         if self.wrong.is_empty() && judged as u64 != self.done.messages {
             self.wrong.push(format!("{judged} messages lie in the streams, {} have an outcome", self.done.messages));
         }

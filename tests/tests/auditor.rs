@@ -139,7 +139,7 @@ fn every_alteration_is_named_by_its_place() -> Result<()> {
             "UPDATE resources SET revision = revision + 1 WHERE resource_id = (SELECT min(resource_id::text)::uuid FROM resources)",
             "is held as",
         ),
-        ("UPDATE streams SET next_offset = next_offset - 1 WHERE partition = 0", "messages lie in the streams"),
+        ("UPDATE streams SET next_offset = next_offset - 1 WHERE partition = 0", "its batches end at"),
     ] {
         let told = audit_altered(&flow, alteration)?;
         ensure!(told.contains(why), "{alteration}\n{told}");

@@ -49,6 +49,8 @@ pub struct Transaction {
 pub struct Batch {
     pub stream: i64,
     pub seq: i64,
+    pub from: i64,
+    pub next: i64,
     pub marks: Vec<(i64, Mark)>,
     recorded_at: i64,
 }
@@ -152,7 +154,7 @@ fn transactions(db: &Db) -> Result<Vec<Transaction>> {
     for (stream, seq, from, next, outcomes, recorded_at, xmin) in rows {
         clock_is_right &= last.insert(stream, recorded_at).is_none_or(|before| before <= recorded_at);
         let marks = marks(from, next, &outcomes).with_context(|| format!("batch {seq} of stream {stream}"))?;
-        by_id.entry(xmin).or_default().batches.push(Batch { stream, seq, marks, recorded_at });
+        by_id.entry(xmin).or_default().batches.push(Batch { stream, seq, from, next, marks, recorded_at });
     }
     let mut transactions: Vec<Transaction> = by_id.into_values().collect();
     if clock_is_right {
