@@ -23,8 +23,11 @@ pub fn tests() -> Vec<Trial> {
     ]
 }
 
-/// What `actions` says: action, person, from and next offset.
-fn actions(flow: &Flow) -> Result<Vec<(String, String, Option<i64>, Option<i64>)>> {
+/// Action, person, from and next offset.
+type Action = (String, String, Option<i64>, Option<i64>);
+
+/// What `actions` says.
+fn actions(flow: &Flow) -> Result<Vec<Action>> {
     flow.ledger.db.rows("SELECT action, person, from_offset, next_offset FROM actions ORDER BY acted_at")
 }
 

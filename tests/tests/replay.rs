@@ -231,8 +231,11 @@ fn a_backlog_is_new_and_a_second_copy_of_it_is_not() -> Result<()> {
     Ok(())
 }
 
+/// Partition, next offset, epoch, batch chain and count of claims of a stream.
+type Live = (i32, i64, i64, Vec<u8>, i64);
+
 /// The live streams, as far as a replay could disturb them.
-fn live(flow: &Flow) -> Result<Vec<(i32, i64, i64, Vec<u8>, i64)>> {
+fn live(flow: &Flow) -> Result<Vec<Live>> {
     flow.ledger.db.rows(
         "SELECT partition, next_offset, epoch, batch_chain, (SELECT count(*) FROM claims c WHERE c.stream = s.stream)
          FROM streams s WHERE NOT replay ORDER BY partition",

@@ -155,10 +155,13 @@ fn no_findings_while_a_consumer_posts() -> Result<()> {
     Ok(())
 }
 
+/// A check, and what stands in one of its findings.
+type Told = (&'static str, &'static [&'static str]);
+
 /// What somebody with a superuser's rights does, and which finding must tell where: the
 /// check, and what stands in one of its findings. The names in braces are those of a
 /// victim: a payment's event that posted, its resource, its batch, an account.
-const TAMPERED: &[(&str, &[(&str, &[&str])])] = &[
+const TAMPERED: &[(&str, &[Told])] = &[
     (
         "UPDATE postings SET amount = amount + 1 WHERE stream = {stream} AND message_offset = {offset} AND line = 0",
         &[

@@ -88,9 +88,12 @@ fn only_what_is_new_is_read() -> Result<()> {
     Ok(())
 }
 
+/// A check, and what stands in one of its findings.
+type Told = (&'static str, &'static [&'static str]);
+
 /// What is done to the ledger, what `--since-last` must tell of it, and whether a whole
 /// run does. `new` and `old` are offsets of payments after and before the last run.
-const TAMPERED: &[(&str, &[(&str, &[&str])], bool)] = &[
+const TAMPERED: &[(&str, &[Told], bool)] = &[
     (
         "UPDATE postings SET amount = amount + 1 WHERE stream = {stream} AND message_offset = {new}",
         &[
