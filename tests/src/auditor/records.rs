@@ -206,9 +206,10 @@ fn accepted(db: &Db) -> Result<HashMap<At, Accepted>> {
             letter: letter.chars().next().with_context(at)?,
             id,
             fingerprint,
-            kind: kind.with_context(at)?,
-            path: path.with_context(at)?,
-            state: state.with_context(at)?,
+            // Nothing, where the rows of the event or the resource are gone: no message says so.
+            kind: kind.unwrap_or_default(),
+            path: path.unwrap_or_default(),
+            state: state.unwrap_or_default(),
             updated_at,
         };
         if accepted.insert((stream, offset), row).is_some() {
