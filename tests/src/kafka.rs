@@ -12,6 +12,7 @@ use rdkafka::ClientConfig;
 use rdkafka::admin::{AdminClient, AdminOptions, NewPartitions, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::error::RDKafkaErrorCode;
 use tempfile::TempDir;
 use tokio::runtime::Builder;
 
@@ -256,8 +257,14 @@ fn admin<T>(
 /// Makes a topic and waits until each of its partitions has a leader.
 pub(crate) fn make_topic(client: &ClientConfig, topic: &NewTopic<'_>) -> Result<()> {
     let name = topic.name;
-    admin(client, async |admin| Ok(admin.create_topics([topic], &AdminOptions::new()).await?.remove(0)))?
-        .map_err(|(_, code)| anyhow::anyhow!("cannot create topic {name}: {code}"))?;
+    // A broker that answers may not have told its controller yet that it is there. A try
+    // whose answer was lost may have made it.
+    wait_until(START_LIMIT, "a new topic", || {
+        match admin(client, async |admin| Ok(admin.create_topics([topic], &AdminOptions::new()).await?.remove(0)))? {
+            Ok(_) | Err((_, RDKafkaErrorCode::TopicAlreadyExists)) => Ok(Some(())),
+            Err((_, code)) => bail!("cannot create topic {name}: {code}"),
+        }
+    })?;
     let probe: BaseConsumer = client.create()?;
     wait_until(Duration::from_secs(20), "the leaders of a new topic", || {
         let metadata = probe.fetch_metadata(Some(name), Duration::from_secs(2))?;
