@@ -37,7 +37,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use crate::books::Ledger;
-use crate::messages::{Message, read_all};
+use crate::messages::{Message, read_all, watermarks};
 use crate::model::{self, Event, SHIPPED, Version};
 
 const LIMIT: Duration = Duration::from_secs(20);
@@ -342,7 +342,7 @@ impl Topic {
         let mut partitions = HashMap::new();
         let metadata = probe.fetch_metadata(Some(name), LIMIT)?;
         for partition in metadata.topics().iter().flat_map(|topic| topic.partitions()) {
-            let (start, _) = probe.fetch_watermarks(name, partition.id(), LIMIT)?;
+            let (start, _) = watermarks(&probe, name, partition.id())?;
             partitions.insert(partition.id(), (start, BTreeMap::new()));
         }
         for message in read_all(bootstrap, name)? {

@@ -205,11 +205,13 @@ impl Transaction {
 /// The end of the log of each partition, markers of transactions included.
 pub fn end_offsets(bootstrap: &str, topic: &str) -> Result<Vec<i64>> {
     let probe: BaseConsumer = ClientConfig::new().set("bootstrap.servers", bootstrap).create()?;
-    let partitions = partitions(&probe, topic)?;
-    // A new topic, or a broker that has just started, may have no leader yet.
-    wait_until(LIMIT, "the end of the log", || {
-        partitions.iter().map(|partition| Ok(Some(probe.fetch_watermarks(topic, *partition, LIMIT)?.1))).collect()
-    })
+    partitions(&probe, topic)?.into_iter().map(|partition| Ok(watermarks(&probe, topic, partition)?.1)).collect()
+}
+
+/// Where the log of a partition begins and ends. Asks again: a new topic, or a broker that
+/// has just started, may have no leader yet.
+pub(crate) fn watermarks(probe: &BaseConsumer, topic: &str, partition: i32) -> Result<(i64, i64)> {
+    wait_until(LIMIT, "the watermarks of a partition", || Ok(Some(probe.fetch_watermarks(topic, partition, LIMIT)?)))
 }
 
 /// Every message that a `read_committed` reader finds in the topic now,
