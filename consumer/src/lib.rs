@@ -15,11 +15,12 @@
 //! ```
 //!
 //! Beside it: `accept` (what a person goes on in spite of), `observer` (what the brokers
-//! say when they are asked), `claim` (who may advance a stream), `registry` (frozen rules), `topic`
-//! (which lineage), `retention` (how far the topic reaches back), `clock` (one that was set back), `consume` (the process), `health` and `metrics` (what it tells),
-//! `read` (what people ask the ledger), `cases` (what waits for a person), `reread`
-//! and `replay` (the topic again), `verify` (whether the books are right), `digest` and
-//! `checkpoint` (the books in one hash).
+//! say when they are asked), `claim` (who may advance a stream), `registry` (frozen rules),
+//! `topic` (which lineage), `retention` (how far the topic reaches back), `clock` (one that
+//! was set back), `consume` (the process), `health` and `metrics` (what it tells), `read`
+//! (what people ask the ledger), `cases` (what waits for a person), `reread` and `replay`
+//! (the topic again), `rebuild` (the ledger again), `verify` (whether the books are right),
+//! `digest` and `checkpoint` (the books in one hash).
 
 pub mod accept;
 pub mod apply;
