@@ -286,10 +286,11 @@ fn executed_beside_a_consumer_at_work_it_takes_nothing_from_it() -> Result<()> {
     let end: i64 = end_offsets(&kafka.bootstrap(), &flow.topic)?.iter().sum();
     let wanted = format!("SELECT sum(next_offset)::bigint = {end} FROM streams WHERE NOT replay");
     wait_until(LIMIT, "the live consumer", || Ok(flow.ledger.db.one::<bool>(&wanted)?.then_some(())))?;
+    // How often its own workers claim is the group's business: one may join late.
+    let lost = consumer.metric("postonce_fence_losses_total", &[])?;
+    ensure!(lost == 0.0, "somebody else has claimed its streams {lost} times");
     consumer.finish()?;
     flow.check()?;
-    let epochs: i64 = flow.ledger.db.one("SELECT max(epoch) FROM streams WHERE NOT replay")?;
-    assert_eq!(epochs, 1, "the live streams were claimed once, by the consumer");
     replay(&flow, &[])?.json(0)?;
     let alone = Flow::new(&kafka, Ledger::fresh("alone")?, "alone", 2)?;
     alone.send_load(4_000, 12)?;
