@@ -23,6 +23,7 @@
 //! `digest` and `checkpoint` (the books in one hash).
 
 pub mod accept;
+pub mod account_postings;
 pub mod apply;
 pub mod batch;
 pub mod cases;

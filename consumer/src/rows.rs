@@ -13,6 +13,7 @@
 //!
 //! A text is its length in 4 bytes and its UTF-8 bytes; an absent one is `FFFFFFFF`.
 
+use crate::account_postings::AccountPostings;
 use crate::chain::{Hash, encode_headers};
 use crate::decide::{Arrival, Change, Incident, Posting};
 use crate::message::Outcome;
@@ -81,6 +82,15 @@ impl CopyBinary {
         self.time(posting.effective_at);
     }
 
+    pub fn account_postings(&mut self, row: &AccountPostings) {
+        self.columns(5);
+        self.field(row.account.as_bytes());
+        self.field(&(row.last_effective_at - POSTGRES_EPOCH).to_be_bytes());
+        self.field(&row.stream.to_be_bytes());
+        self.field(&row.base_offset.to_be_bytes());
+        self.integers(&row.offsets);
+    }
+
     pub fn conflict(&mut self, arrival: &Arrival<'_, '_>) {
         let (event, message) = (arrival.event, arrival.message);
         self.columns(11);
@@ -118,6 +128,20 @@ impl CopyBinary {
         let length = i32::try_from(value.len()).unwrap_or(i32::MAX);
         self.bytes.extend_from_slice(&length.to_be_bytes());
         self.bytes.extend_from_slice(value);
+    }
+
+    /// An array of `integer` in one dimension, as `array_send` writes it.
+    fn integers(&mut self, integers: &[i32]) {
+        const INT4: i32 = 23;
+        let count = i32::try_from(integers.len()).unwrap_or(i32::MAX);
+        let length = 20 + 8 * count;
+        // Dimensions, no nulls, the element's type, how many, from which index on.
+        for head in [length, 1, 0, INT4, count, 1] {
+            self.bytes.extend_from_slice(&head.to_be_bytes());
+        }
+        for integer in integers {
+            self.field(&integer.to_be_bytes());
+        }
     }
 
     fn optional(&mut self, value: Option<&[u8]>) {

@@ -4,13 +4,14 @@
 //! order of their key: two workers that meet on some rows then wait for each other
 //! in one direction only.
 
+use crate::account_postings::{AccountPostings, account_postings};
 use crate::batch::{Advance, SetAside};
 use crate::chain::{Hash, encode_headers, unmarked};
 use crate::decide::{Arrival, Change, Held, Incident, Known, Posting};
 use crate::failure::{Failure, Race};
 use crate::message::{At, Outcome};
 use crate::outcomes::{self, Run};
-use crate::rows::{CopyBinary, from_postgres_micros, postgres_micros};
+use crate::rows::{CopyBinary, Posted, from_postgres_micros, postgres_micros};
 use postonce_schema::{Account, AccountId, Event, EventId, Fingerprint, ResourceId, Rules, StreamId, Timestamp};
 use sqlx::encode::IsNull;
 use sqlx::error::BoxDynError;
@@ -277,7 +278,24 @@ impl<'c> Transaction<'c> {
         postings.iter().for_each(|posting| copy.posting(posting));
         let columns = "COPY postings (stream, message_offset, line, debit, credit, amount, effective_at)
                        FROM STDIN (FORMAT binary)";
-        self.copy(columns, copy, postings.len()).await
+        self.copy(columns, copy, postings.len()).await?;
+        self.write_account_postings(postings).await
+    }
+
+    /// What `statement` finds them by.
+    async fn write_account_postings(&mut self, postings: &[Posting]) -> Result<(), Failure> {
+        let mut streams: BTreeMap<StreamId, Vec<Posted>> = BTreeMap::new();
+        for posting in postings {
+            streams.entry(posting.at.stream).or_default().push(Posted::of(posting));
+        }
+        let rows =
+            |(stream, postings): (StreamId, Vec<Posted>)| account_postings(stream.as_i64(), postings.into_iter());
+        let rows: Vec<AccountPostings> = streams.into_iter().flat_map(rows).collect();
+        let mut copy = CopyBinary::begin();
+        rows.iter().for_each(|row| copy.account_postings(row));
+        let columns = "COPY account_postings (account_id, last_effective_at, stream, base_offset, offsets)
+                       FROM STDIN (FORMAT binary)";
+        self.copy(columns, copy, rows.len()).await
     }
 
     /// Closes what quarantine holds of messages that were sent again and are accepted

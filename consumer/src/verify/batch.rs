@@ -4,6 +4,7 @@ use super::report::{Check, Finding, Findings, Totals};
 use super::resources::Resources;
 use super::sums::Sums;
 use super::tables::Event;
+use crate::account_postings::account_postings;
 use crate::chain::{BatchHash, Hash};
 use crate::message::Outcome;
 use crate::outcomes::{Run, UnknownOutcome, runs};
@@ -133,6 +134,9 @@ impl Pending {
                 next - 1
             );
             ledger.findings.add(Check::BatchChain, Finding::new(what).at(stream, from));
+        }
+        for row in account_postings(self.batch.stream, self.postings.iter().copied()) {
+            ledger.sums.expected_row(&row);
         }
         ledger.totals.batches += 1;
         ledger.totals.offsets = ledger.totals.offsets.saturating_add(self.batch.next.abs_diff(self.batch.from));

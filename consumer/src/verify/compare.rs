@@ -28,6 +28,11 @@ pub fn accounts(sums: &Sums, findings: &mut Findings) {
             let finding = Finding::new(what).account(id).instead(account.sums.held, account.sums.posted);
             findings.add(Check::Positions, finding);
         }
+        if account.sums.expected_rows != account.sums.found_rows {
+            let what = "its rows in `account_postings` are not those that follow from its postings: a statement would \
+                        leave some out, or tell of some twice";
+            findings.add(Check::AccountPostings, Finding::new(what).account(id));
+        }
         if let Some(total) = account.asset.and_then(|asset| totals.get_mut(asset)) {
             *total = total.wrapping_add(balance.0).wrapping_sub(balance.1);
         }

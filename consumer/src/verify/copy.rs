@@ -150,6 +150,34 @@ impl<'a> Row<'a> {
         Ok(self.array::<1>()?[0])
     }
 
+    /// An `integer[]` of one dimension without nulls, or an empty one.
+    pub fn integers(&mut self) -> Result<Vec<i32>, Unreadable> {
+        const INT4: i32 = 23;
+        let cut = Unreadable("an array that is cut off");
+        let mut rest = self.bytes()?;
+        let mut next = || -> Result<i32, Unreadable> {
+            let (integer, after) = rest.split_first_chunk::<4>().ok_or(Unreadable("an array that is cut off"))?;
+            rest = after;
+            Ok(i32::from_be_bytes(*integer))
+        };
+        let (dimensions, nulls, element) = (next()?, next()?, next()?);
+        if dimensions == 0 {
+            return Ok(Vec::new());
+        }
+        if (dimensions, nulls, element) != (1, 0, INT4) {
+            return Err(Unreadable("another array than integers in one dimension"));
+        }
+        let (count, _first_index) = (next()?, next()?);
+        let mut integers = Vec::with_capacity(usize::try_from(count).unwrap_or_default().min(self.fields.len()));
+        for _ in 0..count {
+            if next()? != 4 {
+                return Err(Unreadable("an integer of another size"));
+            }
+            integers.push(next()?);
+        }
+        if rest.is_empty() { Ok(integers) } else { Err(cut) }
+    }
+
     pub fn text(&mut self) -> Result<&'a str, Unreadable> {
         text(self.bytes()?)
     }

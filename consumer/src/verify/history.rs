@@ -109,7 +109,7 @@ impl<'l> Histories<'l> {
                 wanted => wanted,
             };
             let Some(next) = next else { break };
-            scans[next].read(connection, |row| self.row(row)).await?;
+            scans[next].read(connection, |mut row| self.row(Table::ALL[next].read(&mut row)?)).await?;
         }
         self.finish(connection).await
     }

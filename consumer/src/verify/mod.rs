@@ -6,6 +6,7 @@
 //! snapshot    one short moment: streams, accounts, balances         snapshot
 //! history     up to those offsets, each table once, page by page:
 //!             batches, and the rows that each wrote, hashed again   history, batch, tables
+//! accounts    the rows by which each account's postings are found   accounts
 //! compare     balances = postings = positions, for each account     compare
 //! blame       only where they differ: which resource, event, offset blame, suspects
 //! gaps        who has accepted what is lost                         gaps
@@ -20,6 +21,7 @@
 //! offset is passed: a posting counts for the balances if its offset lies before the
 //! snapshot's, and for the positions if it lies before that of its own resource's chunk.
 
+mod accounts;
 mod against;
 mod batch;
 mod blame;
@@ -225,6 +227,7 @@ impl Run<'_> {
         let rules = &self.request.decoder.rules;
         let (gaps, rejected) = self.history(last, &books.streams, resources).await?;
         let before = last.map_or(0, |last| last.quarantined);
+        self.account_postings(last, &books.streams).await?;
         compare::accounts(&self.sums, &mut self.findings);
         compare::quarantine(rejected, books.quarantined.saturating_sub(before), &mut self.findings);
         match &resources.touched {
@@ -239,6 +242,19 @@ impl Run<'_> {
             }
         }
         Ok(gaps)
+    }
+
+    /// What each account's statement is found by.
+    async fn account_postings(
+        &mut self,
+        last: Option<&Last>,
+        streams: &BTreeMap<i64, Stream>,
+    ) -> Result<(), VerifyError> {
+        let scan = match last {
+            Some(last) => since::account_postings(last, streams),
+            None => accounts::whole(self.connection).await?,
+        };
+        accounts::read(self.connection, scan, streams, &mut self.sums, &mut self.findings).await
     }
 
     /// Every batch with its rows: the accepted gaps, and how many messages were refused.
@@ -289,11 +305,7 @@ impl Run<'_> {
 
 async fn scans(connection: &mut PgConnection) -> Result<[Scan; 3], VerifyError> {
     let [events, conflicts, postings] = Table::ALL;
-    Ok([
-        Scan::whole(connection, events).await?,
-        Scan::whole(connection, conflicts).await?,
-        Scan::whole(connection, postings).await?,
-    ])
+    Ok([events.whole(connection).await?, conflicts.whole(connection).await?, postings.whole(connection).await?])
 }
 
 fn verified(streams: &BTreeMap<i64, Stream>, last: Option<&Last>) -> Vec<VerifiedStream> {

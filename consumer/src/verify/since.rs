@@ -5,6 +5,7 @@
 //! events and postings. What has no new event was right then and is not looked at again.
 
 use super::VerifyError;
+use super::accounts;
 use super::report::{Check, Finding, Findings};
 use super::snapshot::{Head, Stream};
 use super::sums::Sums;
@@ -110,17 +111,26 @@ pub async fn still_there(
 
 /// Only what is new of the big tables, in windows of all streams together.
 pub fn scans(last: &Last, streams: &BTreeMap<i64, Stream>) -> [Scan; 3] {
+    let windows = windows(&new_offsets(last, streams), "message_offset");
+    Table::ALL.map(|table| table.offsets(windows.iter().cloned()))
+}
+
+/// The same of `account_postings`.
+pub fn account_postings(last: &Last, streams: &BTreeMap<i64, Stream>) -> Scan {
+    accounts::offsets(windows(&new_offsets(last, streams), "base_offset"))
+}
+
+/// Of each stream, the end exclusive.
+fn new_offsets(last: &Last, streams: &BTreeMap<i64, Stream>) -> Vec<(i64, i64, i64)> {
     let new = |stream: &Stream| {
         let from = last.heads.get(&stream.stream).map_or(stream.first_offset, |head| head.next_offset);
         (from < stream.next_offset).then_some((stream.stream, from, stream.next_offset))
     };
-    let ranges: Vec<(i64, i64, i64)> = streams.values().filter_map(new).collect();
-    let windows = windows(&ranges);
-    Table::ALL.map(|table| Scan::offsets(table, windows.iter().cloned()))
+    streams.values().filter_map(new).collect()
 }
 
 /// Each window takes the same share of every stream's range.
-fn windows(ranges: &[(i64, i64, i64)]) -> Vec<String> {
+fn windows(ranges: &[(i64, i64, i64)], column: &str) -> Vec<String> {
     let offsets: i64 = ranges.iter().map(|(_, from, to)| to - from).fold(0, i64::saturating_add);
     let count = offsets / WINDOW + 1;
     let window = |number: i64| {
@@ -128,7 +138,7 @@ fn windows(ranges: &[(i64, i64, i64)]) -> Vec<String> {
             let border = |number: i64| from.saturating_add((to - from) / count * number);
             let end = if number + 1 == count { *to } else { border(number + 1) };
             let begin = border(number);
-            let range = format!("(stream = {stream} AND message_offset >= {begin} AND message_offset < {end})");
+            let range = format!("(stream = {stream} AND {column} >= {begin} AND {column} < {end})");
             (begin < end).then_some(range)
         };
         ranges.iter().filter_map(share).collect::<Vec<_>>().join(" OR ")
@@ -165,9 +175,12 @@ mod tests {
 
     #[test]
     fn windows_cover_every_new_offset_once() {
-        assert!(windows(&[]).is_empty());
-        assert_eq!(windows(&[(7, 10, 12)]), ["(stream = 7 AND message_offset >= 10 AND message_offset < 12)"]);
-        let all = windows(&[(1, 0, 500_000), (2, 5, 6), (3, 0, 150_001)]);
+        assert!(windows(&[], "message_offset").is_empty());
+        assert_eq!(
+            windows(&[(7, 10, 12)], "message_offset"),
+            ["(stream = 7 AND message_offset >= 10 AND message_offset < 12)"]
+        );
+        let all = windows(&[(1, 0, 500_000), (2, 5, 6), (3, 0, 150_001)], "message_offset");
         assert_eq!(all.len(), 3);
         let of = |stream: i64| {
             let range = |window: &String| {

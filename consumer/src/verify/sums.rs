@@ -6,6 +6,7 @@
 //! so that two wrongs that cancel each other out on an account are still seen. The hash
 //! has a random key for each run: nobody can make a wrong that it hides.
 
+use crate::account_postings::AccountPostings;
 use postonce_schema::{AccountId, ResourceId};
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
@@ -30,6 +31,9 @@ pub struct AccountSums {
     pub posted: i128,
     /// debits − credits of the positions of all resources.
     pub held: i128,
+    /// The rows of `account_postings` as they follow from the postings, and as they stand.
+    pub expected_rows: u128,
+    pub found_rows: u128,
 }
 
 /// What is known of an account.
@@ -132,6 +136,20 @@ impl Sums {
             let bucket = &mut self.buckets[bucket(resource)];
             bucket.held = bucket.held.wrapping_add(weighted);
         }
+    }
+
+    /// A row that `account_postings` must have.
+    pub fn expected_row(&mut self, row: &AccountPostings) {
+        let weight = u128::from(self.key.hash_one(row));
+        let sums = &mut self.account(row.account).sums;
+        sums.expected_rows = sums.expected_rows.wrapping_add(weight);
+    }
+
+    /// A row that it has.
+    pub fn found_row(&mut self, row: &AccountPostings) {
+        let weight = u128::from(self.key.hash_one(row));
+        let sums = &mut self.account(row.account).sums;
+        sums.found_rows = sums.found_rows.wrapping_add(weight);
     }
 
     /// An event that became its resource's state.

@@ -6,7 +6,7 @@ use super::copy::copy_out;
 use super::report::{Check, Finding, Findings};
 use super::resources::Resource;
 use super::snapshot::Cut;
-use super::tables::{Event, Read, Scan, Table, posting};
+use super::tables::{Event, Read, Table, posting};
 use crate::decide::UnreadableState;
 use crate::read::snapshot;
 use crate::rows::Posted;
@@ -108,10 +108,10 @@ impl Suspects {
     /// Reads the postings of all of their events: those rows never change again.
     pub async fn read_postings(&mut self, connection: &mut PgConnection) -> Result<(), VerifyError> {
         let ranges = self.ranges();
-        let whole = Scan::whole(connection, Table::Postings).await?;
+        let whole = Table::Postings.whole(connection).await?;
         let mut scan = if ranges.len() <= MOST_RANGES.max(whole.pages() / PAGES_OF_A_RANGE) {
             let conditions = ranges.chunks(RANGES).map(|ranges| ranges.join(" OR "));
-            Scan::offsets(Table::Postings, conditions)
+            Table::Postings.offsets(conditions)
         } else {
             whole
         };

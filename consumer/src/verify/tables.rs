@@ -35,7 +35,8 @@ pub struct Event {
 
 /// A table's rows, chunk by chunk.
 pub struct Scan {
-    pub table: Table,
+    table: &'static str,
+    select: &'static str,
     chunks: Chunks,
     /// The file that holds the table: another one means that its rows have moved.
     file: Option<i64>,
@@ -77,6 +78,16 @@ impl Table {
             }
             Self::Postings => "SELECT stream, message_offset, line, debit, credit, amount, effective_at FROM postings",
         }
+    }
+
+    /// All of it.
+    pub async fn whole(self, connection: &mut PgConnection) -> Result<Scan, VerifyError> {
+        Scan::whole(connection, self.name(), self.select()).await
+    }
+
+    /// Only the rows of these ranges of offsets.
+    pub fn offsets(self, conditions: impl IntoIterator<Item = String>) -> Scan {
+        Scan::offsets(self.name(), self.select(), conditions)
     }
 
     pub fn read(self, row: &mut Row<'_>) -> Result<Read, VerifyError> {
@@ -137,19 +148,23 @@ pub fn posting(row: &mut Row<'_>) -> Result<(i64, Posted), VerifyError> {
 
 impl Scan {
     /// All of the table. Every row that is committed now will come; of later ones some.
-    pub async fn whole(connection: &mut PgConnection, table: Table) -> Result<Self, VerifyError> {
+    pub async fn whole(
+        connection: &mut PgConnection,
+        table: &'static str,
+        select: &'static str,
+    ) -> Result<Self, VerifyError> {
         let end: i64 =
             sqlx::query_scalar("SELECT pg_relation_size($1::regclass) / current_setting('block_size')::bigint")
-                .bind(table.name())
+                .bind(table)
                 .fetch_one(&mut *connection)
                 .await?;
         let file = Some(file(connection, table).await?);
-        Ok(Self { table, chunks: Chunks::Pages { next: 0, end }, file })
+        Ok(Self { table, select, chunks: Chunks::Pages { next: 0, end }, file })
     }
 
     /// Only the rows of these ranges of offsets, each a condition of its own.
-    pub fn offsets(table: Table, conditions: impl IntoIterator<Item = String>) -> Self {
-        Self { table, chunks: Chunks::Offsets(conditions.into_iter().collect()), file: None }
+    pub fn offsets(table: &'static str, select: &'static str, conditions: impl IntoIterator<Item = String>) -> Self {
+        Self { table, select, chunks: Chunks::Offsets(conditions.into_iter().collect()), file: None }
     }
 
     /// How many are left; none where it goes by offsets.
@@ -180,26 +195,24 @@ impl Scan {
             }
             Chunks::Offsets(left) => left.pop_front()?,
         };
-        Some(format!("{} WHERE {condition}", self.table.select()))
+        Some(format!("{} WHERE {condition}", self.select))
     }
 
     /// Reads the next chunk, if there is one.
     pub async fn read(
         &mut self,
         connection: &mut PgConnection,
-        mut each: impl FnMut(Read) -> Result<(), VerifyError>,
+        each: impl FnMut(Row<'_>) -> Result<(), VerifyError>,
     ) -> Result<(), VerifyError> {
         let Some(select) = self.next_select() else { return Ok(()) };
-        copy_out(connection, &select, |mut row| each(self.table.read(&mut row)?)).await
+        copy_out(connection, &select, each).await
     }
 
     /// Refuses a pass in whose course the table was written anew: rows may have moved
     /// from pages that were still to be read to pages that had been.
     pub async fn finish(self, connection: &mut PgConnection) -> Result<(), VerifyError> {
         match self.file {
-            Some(before) if before != file(connection, self.table).await? => {
-                Err(VerifyError::Rewritten(self.table.name()))
-            }
+            Some(before) if before != file(connection, self.table).await? => Err(VerifyError::Rewritten(self.table)),
             _ => Ok(()),
         }
     }
@@ -211,7 +224,7 @@ fn pages(from: i64, to: i64) -> String {
     format!("ctid >= '({from},0)'::tid AND ctid < '({to},0)'::tid")
 }
 
-async fn file(connection: &mut PgConnection, table: Table) -> Result<i64, VerifyError> {
-    let file = sqlx::query_scalar("SELECT pg_relation_filenode($1::regclass)::bigint").bind(table.name());
+async fn file(connection: &mut PgConnection, table: &str) -> Result<i64, VerifyError> {
+    let file = sqlx::query_scalar("SELECT pg_relation_filenode($1::regclass)::bigint").bind(table);
     Ok(file.fetch_one(connection).await?)
 }
