@@ -23,7 +23,11 @@ CREATE TABLE account_postings (
     -- Each offset at which the account is debited or credited, less base_offset.
     offsets           integer[]   NOT NULL
 );
--- What was posted before this migration, as a consumer would have written it.
+
+-- All of it from the postings alone: for what was posted before this migration, and for
+-- whose `verify` finds it damaged (TRUNCATE account_postings; CALL fill_account_postings()
+-- while no consumer writes).
+CREATE PROCEDURE fill_account_postings() LANGUAGE sql AS $$
 INSERT INTO account_postings (account_id, last_effective_at, stream, base_offset, offsets)
 WITH sides AS (
     SELECT DISTINCT side.account_id, p.stream, b.seq, p.effective_at, p.message_offset
@@ -47,6 +51,8 @@ SELECT account_id, last_effective_at, stream, offsets[1],
        ARRAY(SELECT (o.message_offset - offsets[1])::integer
              FROM unnest(offsets) WITH ORDINALITY AS o(message_offset, nth) ORDER BY o.nth)
 FROM rows;
+$$;
+CALL fill_account_postings();
 
 CREATE INDEX account_postings_account ON account_postings (account_id, last_effective_at);
 CREATE INDEX account_postings_offset ON account_postings USING brin (stream, base_offset) WITH (pages_per_range = 32);

@@ -39,6 +39,7 @@ mod replay;
 mod roles;
 mod rules;
 mod soak;
+mod statements;
 mod verify;
 mod verify_since;
 mod verify_topic;
@@ -88,6 +89,7 @@ fn main() {
         rebuild::tests(),
         replay::tests(),
         roles::tests(),
+        statements::tests(),
         rules::tests(),
         verify::tests(),
         verify_since::tests(),

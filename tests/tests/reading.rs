@@ -67,6 +67,7 @@ fn post(database: &Database, offset: i64, type_name: &str, resource: &str, secon
          INSERT INTO resources VALUES ('{id}', '{kind}', '{resource}', '{state}', '{time}', 1, 1, '{{\"amount\":1}}')
              ON CONFLICT (resource_id) DO UPDATE SET updated_at = excluded.updated_at;
          INSERT INTO postings VALUES (1, {offset}, 0, {merchant}, {fees}, {amount}, '{time}');
+         INSERT INTO account_postings VALUES ({merchant}, '{time}', 1, {offset}, '{{0}}'), ({fees}, '{time}', 1, {offset}, '{{0}}');
          UPDATE balances SET debits = debits + {amount} WHERE account_id = {merchant};
          UPDATE balances SET credits = credits + {amount} WHERE account_id = {fees};
          INSERT INTO batches VALUES (1, {offset}, {offset}, {next}, 'P', sha256('m'), sha256('p'), sha256('h'));

@@ -304,6 +304,20 @@ const TAMPERED: &[(&str, &[Told])] = &[
         &[("accounts", &["{account}"]), ("postings", &["\"offset\":{offset}"])],
     ),
     ("DELETE FROM accounts WHERE account_id = '{account_id}'", &[("accounts", &["{account_id}"]), ("postings", &["not there"])]),
+    (
+        "UPDATE account_postings SET offsets = array_remove(offsets, ({offset} - base_offset)::integer)
+         WHERE account_id = '{account_id}' AND stream = {stream} AND ({offset} - base_offset)::integer = ANY (offsets)",
+        &[("account_postings", &["{account}"])],
+    ),
+    (
+        "INSERT INTO account_postings SELECT * FROM account_postings WHERE account_id = '{account_id}' LIMIT 1",
+        &[("account_postings", &["{account}"])],
+    ),
+    (
+        "UPDATE account_postings SET last_effective_at = last_effective_at + interval '1 second'
+         WHERE account_id = '{account_id}' AND stream = {stream}",
+        &[("account_postings", &["{account}"])],
+    ),
     ("DELETE FROM quarantine WHERE code = 'empty'", &[("quarantine", &[])]),
     ("UPDATE quarantine SET times_seen = times_seen + 1 WHERE code = 'empty'", &[("quarantine", &[])]),
 ];

@@ -128,6 +128,8 @@ BEGIN
         WHERE stream = b.stream AND seq = b.seq RETURNING hash INTO previous;
     END LOOP;
     UPDATE streams SET batch_chain = previous;
+    TRUNCATE account_postings;
+    CALL fill_account_postings();
 END $$;";
 
 /// A payment of 100 becomes one of 900: event, facts, postings and balances.
