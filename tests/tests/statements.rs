@@ -44,7 +44,7 @@ fn pages_are_what_the_postings_say() -> Result<()> {
          (SELECT account_id::text, path, asset, size FROM sizes ORDER BY size DESC LIMIT 4)
          UNION ALL (SELECT account_id::text, path, asset, size FROM sizes WHERE size < 100 ORDER BY account_id LIMIT 8)",
     )?;
-    ensure!(accounts[0].3 > 2_000 && accounts.len() == 12, "{accounts:?}");
+    ensure!(accounts[0].3 > 300 && accounts.len() == 12, "{accounts:?}");
     let late: i64 =
         db.one("SELECT count(*) FROM account_postings WHERE offsets <> ARRAY(SELECT unnest(offsets) ORDER BY 1)")?;
     ensure!(late > 0, "no row in which a later offset takes effect earlier");
