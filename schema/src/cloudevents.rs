@@ -47,7 +47,7 @@ pub(crate) fn structured(text: &str) -> Result<Envelope<'_>, Reject> {
     let members = Members::read(text, &NAMES, "")?;
     let version = event::required_string(&members, 0, "/specversion")?;
     check_version(&version, "/specversion")?;
-    if members.values[6].is_some() {
+    if members.has(6) {
         return Err(Reject::BadCloudEvent {
             at: "/data_base64".to_owned(),
             why: "the data is base64, not JSON".to_owned(),

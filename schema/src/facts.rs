@@ -86,9 +86,8 @@ impl<'a> Facts<'a> {
     }
 
     fn read_present(kind: &Kind, data: &'a str, at: &str) -> Result<Self, Reject> {
-        let names: Vec<&str> = kind.fields.iter().map(|field| field.name.as_str()).collect();
-        let members = Members::read(data, &names, at)?;
-        let mut facts = Vec::with_capacity(names.len());
+        let members = Members::read(data, &kind.fields, at)?;
+        let mut facts = Vec::with_capacity(kind.fields.len());
         let mut currency = None;
         for (index, field) in kind.fields.iter().enumerate() {
             let place = || pointer(at, &field.name);

@@ -15,11 +15,14 @@ use std::fmt;
 pub const MAX_DEPTH: usize = 127;
 
 /// The members of one object that were asked for, in the order of the names.
-pub struct Members<'a> {
-    /// Each member's JSON text, or `None` where it is absent.
-    pub values: Vec<Option<&'a RawValue>>,
-    /// For each name, whether its key stood more than once.
-    pub repeated: Vec<bool>,
+pub struct Members<'a>(Vec<Member<'a>>);
+
+#[derive(Clone, Copy)]
+enum Member<'a> {
+    Absent,
+    /// Its JSON text.
+    Once(&'a RawValue),
+    Repeated,
 }
 
 impl<'a> Members<'a> {
@@ -38,10 +41,16 @@ impl<'a> Members<'a> {
 
     /// The member at `index`, if its key stood once at most.
     pub fn get(&self, index: usize, at: impl FnOnce() -> String) -> Result<Option<&'a RawValue>, Reject> {
-        if self.repeated[index] {
-            return Err(Reject::RepeatedKey { at: at() });
+        match self.0[index] {
+            Member::Absent => Ok(None),
+            Member::Once(raw) => Ok(Some(raw)),
+            Member::Repeated => Err(Reject::RepeatedKey { at: at() }),
         }
-        Ok(self.values[index])
+    }
+
+    /// Whether the member's key stood at all.
+    pub fn has(&self, index: usize) -> bool {
+        !matches!(self.0[index], Member::Absent)
     }
 }
 
@@ -63,7 +72,7 @@ impl<'de, S: AsRef<str>> Visitor<'de> for MembersSeed<'_, S> {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-        let mut members = Members { values: vec![None; self.0.len()], repeated: vec![false; self.0.len()] };
+        let mut members = vec![Member::Absent; self.0.len()];
         while let Some(name) = map.next_key_seed(NameSeed(self.0))? {
             match name {
                 None => {
@@ -71,11 +80,14 @@ impl<'de, S: AsRef<str>> Visitor<'de> for MembersSeed<'_, S> {
                 }
                 Some(index) => {
                     let value = map.next_value()?;
-                    members.repeated[index] = members.values[index].replace(value).is_some();
+                    members[index] = match members[index] {
+                        Member::Absent => Member::Once(value),
+                        Member::Once(_) | Member::Repeated => Member::Repeated,
+                    };
                 }
             }
         }
-        Ok(members)
+        Ok(Members(members))
     }
 }
 
@@ -187,6 +199,6 @@ mod tests {
     fn members_that_are_not_read_are_not_judged() {
         let text = r#"{"a":"\ud800","b":1e400,"c":5}"#;
         let members = Members::read(text, &["c"], "").expect("JSON");
-        assert_eq!(members.values[0].map(RawValue::get), Some("5"));
+        assert_eq!(members.get(0, String::new).map(|raw| raw.map(RawValue::get)), Ok(Some("5")));
     }
 }

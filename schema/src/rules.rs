@@ -69,6 +69,12 @@ pub struct Field {
     pub role: Role,
 }
 
+impl AsRef<str> for Field {
+    fn as_ref(&self) -> &str {
+        &self.name
+    }
+}
+
 /// What a field is read as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
