@@ -223,7 +223,7 @@ pub(crate) fn source<'a>(members: &Members<'a>, index: usize) -> Option<Cow<'a, 
 }
 
 pub(crate) fn is_source(text: &str) -> bool {
-    (1..=MAX_RESOURCE_BYTES).contains(&text.len()) && !text.chars().any(char::is_control)
+    (1..=MAX_RESOURCE_BYTES).contains(&text.len()) && !json::has_control(text)
 }
 
 fn split_type<'t>(text: &'t str, at: &str) -> Result<(&'t str, &'t str), Reject> {
@@ -237,7 +237,7 @@ fn check_resource(text: &str, at: &str) -> Result<(), Reject> {
     let why = match text {
         "" => "it is empty".to_owned(),
         _ if text.len() > MAX_RESOURCE_BYTES => format!("it has {} bytes", text.len()),
-        _ if text.chars().any(char::is_control) => format!("{} holds a control character", excerpt(text)),
+        _ if json::has_control(text) => format!("{} holds a control character", excerpt(text)),
         _ => return Ok(()),
     };
     Err(Reject::BadResource { at: at.to_owned(), why })

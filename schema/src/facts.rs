@@ -137,21 +137,28 @@ impl<'a> Facts<'a> {
 
     /// The fingerprint's preimage, as this module's documentation defines it.
     pub fn preimage(&self, kind: &Kind, state: &State, resource: &str, updated_at: Timestamp) -> String {
-        let mut out = String::with_capacity(256);
-        let _ = write!(out, "postonce:fingerprint:v1\n{}.{}\n{resource}\n{updated_at}\n", kind.name, state.name);
+        let mut out = String::with_capacity(512);
+        for text in ["postonce:fingerprint:v1\n", &kind.name, ".", &state.name, "\n", resource, "\n"] {
+            out.push_str(text);
+        }
+        updated_at.write(&mut out);
+        out.push('\n');
         for (field, fact) in kind.fields.iter().zip(&self.0) {
             out.push_str(&field.name);
+            if *fact != Fact::Absent {
+                out.push('=');
+            }
             // Writing to a string does not fail.
-            let _ = match fact {
-                Fact::Absent => Ok(()),
-                Fact::Text(text) => write!(out, "={text}"),
-                Fact::Amount(amount) => write!(out, "={amount}"),
-                Fact::Unit(asset) => write!(out, "={asset}"),
-                Fact::Lines(lines) => write!(out, "={}", lines.len()),
-            };
-            if let Fact::Lines(lines) = fact {
-                for JournalLine { debit, credit, amount, asset } in lines {
-                    let _ = write!(out, "\n{} {} {amount} {asset}", debit.as_str(), credit.as_str());
+            match fact {
+                Fact::Absent => {}
+                Fact::Text(text) => out.push_str(text),
+                Fact::Amount(amount) => _ = write!(out, "{amount}"),
+                Fact::Unit(asset) => out.push_str(asset.as_str()),
+                Fact::Lines(lines) => {
+                    _ = write!(out, "{}", lines.len());
+                    for JournalLine { debit, credit, amount, asset } in lines {
+                        _ = write!(out, "\n{} {} {amount} {asset}", debit.as_str(), credit.as_str());
+                    }
                 }
             }
             out.push('\n');
@@ -192,7 +199,7 @@ fn check_text(text: &str, max: usize, at: impl Fn() -> String) -> Result<(), Rej
     let why = match text {
         "" => "the text is empty".to_owned(),
         _ if text.len() > max => format!("the text has {} bytes", text.len()),
-        _ if text.chars().any(char::is_control) => format!("{} holds a control character", excerpt(text)),
+        _ if json::has_control(text) => format!("{} holds a control character", excerpt(text)),
         _ => return Ok(()),
     };
     Err(Reject::BadText { at: at(), why, max })

@@ -68,7 +68,12 @@ impl EventId {
 
     /// The bytes that are hashed: `printf '%s' … | sha256sum` gives the id.
     pub fn preimage(kind: &str, state: &str, resource: &str, updated_at: Timestamp) -> String {
-        format!("postonce:v1\n{kind}.{state}\n{resource}\n{updated_at}")
+        let mut out = String::with_capacity(64 + kind.len() + state.len() + resource.len());
+        for text in ["postonce:v1\n", kind, ".", state, "\n", resource, "\n"] {
+            out.push_str(text);
+        }
+        updated_at.write(&mut out);
+        out
     }
 
     /// Reads `evt_` and 64 hex digits.

@@ -158,6 +158,11 @@ pub fn string<'a>(raw: &'a RawValue, at: impl FnOnce() -> String) -> Result<Cow<
     }
 }
 
+/// Whether a text holds a control character (Unicode Cc: below U+0020, and U+007F to U+009F).
+pub fn has_control(text: &str) -> bool {
+    if text.is_ascii() { text.bytes().any(|byte| byte.is_ascii_control()) } else { text.chars().any(char::is_control) }
+}
+
 /// What a JSON value is, for an error's sentence.
 pub fn type_of(raw: &RawValue) -> &'static str {
     match raw.get().as_bytes().first() {
@@ -186,6 +191,14 @@ mod tests {
         assert_eq!(check_depth(&nested(MAX_DEPTH + 1)), Err(Reject::TooDeep));
         let in_a_string = format!(r#"{{"a":"{}\""}}"#, "[".repeat(500));
         assert_eq!(check_depth(&in_a_string), Ok(()));
+    }
+
+    #[test]
+    fn every_control_character_is_seen() {
+        for c in (0..=0x2_ffff).filter_map(char::from_u32) {
+            assert_eq!(has_control(&format!("a{c}b")), c.is_control(), "{c:?}");
+        }
+        assert!(has_control("é\u{7}") && has_control("\u{7}é"));
     }
 
     #[test]

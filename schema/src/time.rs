@@ -54,17 +54,33 @@ impl Timestamp {
             days_since_epoch(year, month, day) * SECONDS_PER_DAY + hour * 3600 + minute * 60 + second - offset;
         Self::from_micros(seconds * MICROS_PER_SECOND + micros).ok_or("it is outside the years 1970 to 9999 in UTC")
     }
-}
 
-/// `2026-01-02T03:04:05.123456Z`: always UTC, always six decimals.
-impl fmt::Display for Timestamp {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    /// Appends `2026-01-02T03:04:05.123456Z`: always UTC, always six decimals.
+    /// Every id and fingerprint has it, so it is written digit by digit.
+    pub fn write(self, out: &mut String) {
         let seconds = self.0.div_euclid(MICROS_PER_SECOND);
         let (year, month, day) = date_of(seconds.div_euclid(SECONDS_PER_DAY));
         let in_day = seconds.rem_euclid(SECONDS_PER_DAY);
         let (hour, minute, second) = (in_day / 3600, in_day / 60 % 60, in_day % 60);
-        let micros = self.0.rem_euclid(MICROS_PER_SECOND);
-        write!(f, "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{micros:06}Z")
+        let mut text = *b"0000-00-00T00:00:00.000000Z";
+        put(&mut text[0..4], year);
+        put(&mut text[5..7], month);
+        put(&mut text[8..10], day);
+        put(&mut text[11..13], hour);
+        put(&mut text[14..16], minute);
+        put(&mut text[17..19], second);
+        put(&mut text[20..26], self.0.rem_euclid(MICROS_PER_SECOND));
+        // All ASCII, so the default is never taken.
+        out.push_str(std::str::from_utf8(&text).unwrap_or_default());
+    }
+}
+
+/// As [`Timestamp::write`] has it.
+impl fmt::Display for Timestamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut text = String::with_capacity(27);
+        self.write(&mut text);
+        f.write_str(&text)
     }
 }
 
@@ -79,6 +95,14 @@ fn digits(bytes: &[u8]) -> Result<i64, &'static str> {
         b'0'..=b'9' => Ok(n * 10 + i64::from(b - b'0')),
         _ => Err("there is something else where a digit belongs"),
     })
+}
+
+/// Writes a number that is not negative over all of `digits`.
+fn put(digits: &mut [u8], mut number: i64) {
+    for digit in digits.iter_mut().rev() {
+        *digit = b'0' + u8::try_from(number % 10).unwrap_or_default();
+        number /= 10;
+    }
 }
 
 /// `.123456789Z` → (123456, `Z`)
