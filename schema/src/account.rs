@@ -76,6 +76,10 @@ pub(crate) fn check_segment(segment: &str) -> Result<(), &'static str> {
 /// Appends `text` with every byte outside `A-Z a-z 0-9 . _ -` as upper-case `%XX`.
 pub(crate) fn percent_encode(text: &str, out: &mut String) {
     const HEX: &[u8; 16] = b"0123456789ABCDEF";
+    // Nearly every name is plain.
+    if text.bytes().all(is_plain) {
+        return out.push_str(text);
+    }
     for byte in text.bytes() {
         if is_plain(byte) {
             out.push(char::from(byte));

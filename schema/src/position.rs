@@ -59,8 +59,11 @@ impl Position {
     /// one at most. A decrease has the accounts swapped.
     pub fn minus(self, before: Self) -> Vec<PostingAmount> {
         let mut holdings = self.holdings;
-        holdings.extend(before.holdings.into_iter().map(|held| Holding { amount: -held.amount, ..held }));
-        sum(holdings).into_iter().map(Holding::posting).collect()
+        if !before.holdings.is_empty() {
+            holdings.extend(before.holdings.into_iter().map(|held| Holding { amount: -held.amount, ..held }));
+            holdings = sum(holdings);
+        }
+        holdings.into_iter().map(Holding::posting).collect()
     }
 }
 
@@ -102,15 +105,15 @@ fn push(holdings: &mut Vec<Holding>, debit: Account, credit: Account, amount: i6
 /// One holding for each pair, and none that is zero.
 fn sum(mut holdings: Vec<Holding>) -> Vec<Holding> {
     holdings.sort_by(Holding::pair);
-    let mut sums: Vec<Holding> = Vec::with_capacity(holdings.len());
-    for holding in holdings {
-        match sums.last_mut() {
-            Some(last) if last.pair(&holding) == Ordering::Equal => last.amount += holding.amount,
-            _ => sums.push(holding),
+    holdings.dedup_by(|next, sum| {
+        let same = next.pair(sum) == Ordering::Equal;
+        if same {
+            sum.amount += next.amount;
         }
-    }
-    sums.retain(|holding| holding.amount != 0);
-    sums
+        same
+    });
+    holdings.retain(|holding| holding.amount != 0);
+    holdings
 }
 
 #[cfg(test)]

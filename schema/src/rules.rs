@@ -315,7 +315,7 @@ impl Kind {
 impl Template {
     /// The account's path with the facts in the placeholders.
     pub fn fill(&self, facts: &Facts<'_>) -> String {
-        let mut path = String::new();
+        let mut path = String::with_capacity(64);
         for part in &self.parts {
             match part {
                 Part::Literal(text) => path.push_str(text),
