@@ -168,7 +168,14 @@ pub fn decide<'b, 'a: 'b>(
     held: HashMap<ResourceId, Held<'a>>,
     known: Known,
 ) -> Decision<'b, 'a> {
-    let mut judge = Judge { held, known, read_as: HashMap::new(), decision: Decision::default() };
+    let most = arrivals.len();
+    let decision = Decision {
+        outcomes: Vec::with_capacity(most),
+        events: Vec::with_capacity(most),
+        resources: HashMap::with_capacity(most),
+        ..Decision::default()
+    };
+    let mut judge = Judge { held, known, first: HashMap::with_capacity(most), decision };
     for arrival in arrivals {
         let outcome = judge.arrival(arrival);
         judge.decision.outcomes.push((arrival.message.at, outcome));
@@ -177,50 +184,85 @@ pub fn decide<'b, 'a: 'b>(
 }
 
 struct Judge<'b, 'a> {
+    /// The states that were read. A state of this batch stands in the decision.
     held: HashMap<ResourceId, Held<'a>>,
+    /// What was known before, and the other contents that this batch has brought.
     known: Known,
-    read_as: HashMap<ResourceId, Option<i64>>,
+    /// What this batch brought first of each id.
+    first: HashMap<EventId, Fingerprint>,
     decision: Decision<'b, 'a>,
+}
+
+/// The state that a resource is in, wherever it stands.
+#[derive(Clone, Copy)]
+struct Current<'c, 'a> {
+    revision: i64,
+    kind: &'c Kind,
+    state: &'c State,
+    updated_at: Timestamp,
+    facts: &'c Facts<'a>,
+}
+
+impl Current<'_, '_> {
+    fn standing(self) -> Standing {
+        Standing { rank: self.state.rank, updated_at: self.updated_at, place: self.state.place }
+    }
+
+    fn position(self) -> Position {
+        Position::of(self.state, self.facts)
+    }
 }
 
 impl<'b, 'a: 'b> Judge<'b, 'a> {
     fn arrival(&mut self, arrival: &Arrival<'b, 'a>) -> Outcome {
         let event = arrival.event;
-        let held = self.held.get(&event.resource_id).map(Held::standing);
-        let greater = held.is_none_or(|held| Standing::of(event) > held);
-        let outcome = match self.known.get(&event.id) {
-            Some(seen) if seen.contains(&event.fingerprint) => return Outcome::Duplicate,
-            Some(seen) => {
-                // Of two contents the greater fingerprint stands, so that every order of
-                // arrival ends alike; it matters only where the id is the resource's state.
-                let stands = held == Some(Standing::of(event)) && seen.iter().all(|other| event.fingerprint > *other);
-                self.conflict(arrival, stands);
-                if stands {
-                    self.become_state(arrival);
-                }
-                Outcome::Conflict
+        // The greatest content that is known of this id, if any is.
+        let mut known: Option<Fingerprint> = None;
+        for seen in self.known.get(&event.id).into_iter().flatten().chain(self.first.get(&event.id)) {
+            if *seen == event.fingerprint {
+                return Outcome::Duplicate;
             }
-            None if greater => {
-                self.compare_with_held(arrival);
-                if self.become_state(arrival) { Outcome::Posted } else { Outcome::Noted }
-            }
-            None => {
-                self.superseded(arrival);
-                Outcome::Superseded
-            }
-        };
-        if outcome != Outcome::Conflict {
-            self.decision.events.push((arrival.clone(), outcome));
+            known = known.max(Some(*seen));
         }
-        self.known.entry(event.id).or_default().push(event.fingerprint);
+        let held = self.current(event.resource_id).map(Current::standing);
+        if let Some(known) = known {
+            self.known.entry(event.id).or_default().push(event.fingerprint);
+            // Of two contents the greater fingerprint stands, so that every order of
+            // arrival ends alike; it matters only where the id is the resource's state.
+            let stands = held == Some(Standing::of(event)) && event.fingerprint > known;
+            self.conflict(arrival, stands);
+            if stands {
+                self.become_state(arrival);
+            }
+            return Outcome::Conflict;
+        }
+        self.first.insert(event.id, event.fingerprint);
+        let outcome = if held.is_none_or(|held| Standing::of(event) > held) {
+            self.compare_with_held(arrival);
+            if self.become_state(arrival) { Outcome::Posted } else { Outcome::Noted }
+        } else {
+            self.superseded(arrival);
+            Outcome::Superseded
+        };
+        self.decision.events.push((arrival.clone(), outcome));
         outcome
+    }
+
+    fn current(&self, resource: ResourceId) -> Option<Current<'_, 'a>> {
+        if let Some(Change { revision, to: Arrival { event, .. }, .. }) = self.decision.resources.get(&resource) {
+            let Event { kind, state, updated_at, ref facts, .. } = **event;
+            return Some(Current { revision: *revision, kind, state, updated_at, facts });
+        }
+        let Held { revision, kind, state, updated_at, ref facts, .. } = *self.held.get(&resource)?;
+        Some(Current { revision, kind, state, updated_at, facts })
     }
 
     /// Moves the resource to this event and posts the difference. Whether money moved.
     fn become_state(&mut self, arrival: &Arrival<'b, 'a>) -> bool {
         let event = arrival.event;
-        let before = self.held.get(&event.resource_id);
-        let held_position = before.map(|held| Position::of(held.state, &held.facts)).unwrap_or_default();
+        let before = self.current(event.resource_id);
+        let held_position = before.map(Current::position).unwrap_or_default();
+        let revision = before.map_or(0, |held| held.revision);
         let postings = Position::of(event.state, &event.facts).minus(held_position);
         let moved = !postings.is_empty();
         for (line, posting) in (0..).zip(postings) {
@@ -231,26 +273,18 @@ impl<'b, 'a: 'b> Judge<'b, 'a> {
                 posting,
             });
         }
-        let revision = before.map_or(0, |held| held.revision);
-        let read_as = *self.read_as.entry(event.resource_id).or_insert((revision > 0).then_some(revision));
-        let revision = revision + 1;
-        self.decision.resources.insert(event.resource_id, Change { read_as, revision, to: arrival.clone() });
-        let held = Held {
-            revision,
-            version: event.version,
-            kind: event.kind,
-            state: event.state,
-            updated_at: event.updated_at,
-            facts: event.facts.clone(),
-        };
-        self.held.insert(event.resource_id, held);
+        let new = Change { read_as: (revision > 0).then_some(revision), revision: 0, to: arrival.clone() };
+        // The revision that was read stays what it was, however often this batch changes it.
+        let change = self.decision.resources.entry(event.resource_id).or_insert(new);
+        change.revision = revision + 1;
+        change.to = arrival.clone();
         moved
     }
 
     /// What a person should know when this event becomes the state.
     fn compare_with_held(&mut self, arrival: &Arrival<'b, 'a>) {
         let event = arrival.event;
-        let Some(held) = self.held.get(&event.resource_id) else {
+        let Some(held) = self.current(event.resource_id) else {
             return;
         };
         let regression = (held.state.rank < event.state.rank && held.updated_at > event.updated_at).then(|| {
@@ -263,8 +297,8 @@ impl<'b, 'a: 'b> Judge<'b, 'a> {
                 held.updated_at
             )
         });
-        let restated = held.state.name == event.state.name
-            && Position::of(event.state, &event.facts) != Position::of(held.state, &held.facts);
+        let restated =
+            held.state.name == event.state.name && Position::of(event.state, &event.facts) != held.position();
         let restatement = restated
             .then(|| format!("{} of {} restates that of {}", event.type_name(), event.updated_at, held.updated_at));
         for (code, detail) in [(IncidentCode::Regression, regression), (IncidentCode::Restatement, restatement)] {
@@ -276,7 +310,7 @@ impl<'b, 'a: 'b> Judge<'b, 'a> {
 
     fn superseded(&mut self, arrival: &Arrival<'b, 'a>) {
         let event = arrival.event;
-        let Some(held) = self.held.get(&event.resource_id) else {
+        let Some(held) = self.current(event.resource_id) else {
             return;
         };
         if event.state.rank < held.state.rank && event.updated_at > held.updated_at {
