@@ -116,20 +116,23 @@ impl<'a> Facts<'a> {
 
     /// What the database keeps: a JSON object of the fields that are there.
     pub fn to_json(&self, kind: &Kind) -> String {
-        let mut object = String::from("{");
-        for (field, fact) in kind.fields.iter().zip(&self.0) {
-            let value = match fact {
-                Fact::Absent => continue,
-                Fact::Text(text) => quoted(text),
-                Fact::Amount(amount) => amount.to_string(),
-                Fact::Unit(asset) => quoted(asset.as_str()),
-                Fact::Lines(lines) => lines_to_json(lines),
-            };
+        let mut object = String::with_capacity(256);
+        object.push('{');
+        for (field, fact) in kind.fields.iter().zip(&self.0).filter(|(_, fact)| **fact != Fact::Absent) {
             if object.len() > 1 {
                 object.push(',');
             }
-            // Writing to a string does not fail.
-            let _ = write!(object, "\"{}\":{value}", field.name);
+            for text in ["\"", &field.name, "\":"] {
+                object.push_str(text);
+            }
+            match fact {
+                Fact::Absent => {}
+                Fact::Text(text) => quote(text, &mut object),
+                // Writing to a string does not fail.
+                Fact::Amount(amount) => _ = write!(object, "{amount}"),
+                Fact::Unit(asset) => quote(asset.as_str(), &mut object),
+                Fact::Lines(lines) => object.push_str(&lines_to_json(lines)),
+            }
         }
         object.push('}');
         object
@@ -311,8 +314,16 @@ fn account(raw: &RawValue, at: impl Fn() -> String) -> Result<AccountPath, Rejec
     AccountPath::parse(&text).map_err(bad)
 }
 
-fn quoted(text: &str) -> String {
-    serde_json::Value::from(text).to_string()
+/// Appends a JSON string.
+fn quote(text: &str, out: &mut String) {
+    if text.bytes().any(|byte| matches!(byte, b'"' | b'\\' | 0..0x20)) {
+        out.push_str(&serde_json::Value::from(text).to_string());
+    } else {
+        // Nothing in it needs an escape, as in nearly every name.
+        for text in ["\"", text, "\""] {
+            out.push_str(text);
+        }
+    }
 }
 
 fn lines_to_json(lines: &[JournalLine]) -> String {
@@ -330,4 +341,18 @@ fn lines_to_json(lines: &[JournalLine]) -> String {
         })
         .collect();
     format!("[{}]", lines.join(","))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_is_quoted_as_any_json_writer_does_it() {
+        for c in (0..=0x2ff).filter_map(char::from_u32) {
+            let (text, mut quoted) = (format!("a{c}b"), String::new());
+            quote(&text, &mut quoted);
+            assert_eq!(quoted, serde_json::Value::from(text).to_string());
+        }
+    }
 }
