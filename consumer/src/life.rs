@@ -22,7 +22,7 @@ use rdkafka::consumer::CommitMode;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::BorrowedMessage;
 use sqlx::PgConnection;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::future::Future;
 use std::time::{Duration, Instant};
 
@@ -208,8 +208,11 @@ impl<'w, 'p, 's> Life<'w, 'p, 's> {
         if waiting.is_empty() && !self.position_moved(&positions) {
             return Ok(());
         }
+        // A stream's id is a hash: once for each partition, not for each message.
+        let mut streams = BTreeMap::new();
         let read = |borrowed| {
-            let stream = self.lineage.stream(BorrowedMessage::partition(borrowed));
+            let partition = BorrowedMessage::partition(borrowed);
+            let stream = *streams.entry(partition).or_insert_with(|| self.lineage.stream(partition));
             Received::read(stream::message(borrowed, stream), &shared.config.decoder)
         };
         let mut received: Vec<Received<'_>> = waiting.iter().map(read).collect();
