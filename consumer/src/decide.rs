@@ -9,7 +9,8 @@
 
 use crate::message::{At, Message, Outcome};
 use postonce_schema::{
-    Event, EventId, Facts, Fingerprint, Kind, Position, PostingAmount, ResourceId, Rules, State, Timestamp, Version,
+    Accounts, Event, EventId, Facts, Fingerprint, Kind, Position, PostingAmount, ResourceId, Rules, State, Timestamp,
+    Version,
 };
 use std::collections::HashMap;
 
@@ -169,28 +170,43 @@ pub fn decide<'b, 'a: 'b>(
     known: Known,
 ) -> Decision<'b, 'a> {
     let most = arrivals.len();
-    let decision = Decision {
-        outcomes: Vec::with_capacity(most),
-        events: Vec::with_capacity(most),
-        resources: HashMap::with_capacity(most),
-        ..Decision::default()
-    };
-    let mut judge = Judge { held, known, first: HashMap::with_capacity(most), decision };
+    let decision =
+        Decision { outcomes: Vec::with_capacity(most), events: Vec::with_capacity(most), ..Decision::default() };
+    let states = States { read: held, changed: HashMap::with_capacity(most) };
+    let (first, accounts) = (HashMap::with_capacity(most), Accounts::default());
+    let mut judge = Judge { states, known, first, accounts, decision };
     for arrival in arrivals {
         let outcome = judge.arrival(arrival);
         judge.decision.outcomes.push((arrival.message.at, outcome));
     }
-    judge.decision
+    Decision { resources: judge.states.changed, ..judge.decision }
 }
 
 struct Judge<'b, 'a> {
-    /// The states that were read. A state of this batch stands in the decision.
-    held: HashMap<ResourceId, Held<'a>>,
+    states: States<'b, 'a>,
     /// What was known before, and the other contents that this batch has brought.
     known: Known,
     /// What this batch brought first of each id.
     first: HashMap<EventId, Fingerprint>,
+    accounts: Accounts,
     decision: Decision<'b, 'a>,
+}
+
+/// The states of the resources: as they were read, and as this batch has changed them.
+struct States<'b, 'a> {
+    read: HashMap<ResourceId, Held<'a>>,
+    changed: HashMap<ResourceId, Change<'b, 'a>>,
+}
+
+impl<'a> States<'_, 'a> {
+    fn current(&self, resource: ResourceId) -> Option<Current<'_, 'a>> {
+        if let Some(Change { revision, to: Arrival { event, .. }, .. }) = self.changed.get(&resource) {
+            let Event { kind, state, updated_at, ref facts, .. } = **event;
+            return Some(Current { revision: *revision, kind, state, updated_at, facts });
+        }
+        let Held { revision, kind, state, updated_at, ref facts, .. } = *self.read.get(&resource)?;
+        Some(Current { revision, kind, state, updated_at, facts })
+    }
 }
 
 /// The state that a resource is in, wherever it stands.
@@ -208,8 +224,8 @@ impl Current<'_, '_> {
         Standing { rank: self.state.rank, updated_at: self.updated_at, place: self.state.place }
     }
 
-    fn position(self) -> Position {
-        Position::of(self.state, self.facts)
+    fn position(self, accounts: &mut Accounts) -> Position {
+        Position::with(accounts, self.state, self.facts)
     }
 }
 
@@ -224,7 +240,7 @@ impl<'b, 'a: 'b> Judge<'b, 'a> {
             }
             known = known.max(Some(*seen));
         }
-        let held = self.current(event.resource_id).map(Current::standing);
+        let held = self.states.current(event.resource_id).map(Current::standing);
         if let Some(known) = known {
             self.known.entry(event.id).or_default().push(event.fingerprint);
             // Of two contents the greater fingerprint stands, so that every order of
@@ -248,22 +264,13 @@ impl<'b, 'a: 'b> Judge<'b, 'a> {
         outcome
     }
 
-    fn current(&self, resource: ResourceId) -> Option<Current<'_, 'a>> {
-        if let Some(Change { revision, to: Arrival { event, .. }, .. }) = self.decision.resources.get(&resource) {
-            let Event { kind, state, updated_at, ref facts, .. } = **event;
-            return Some(Current { revision: *revision, kind, state, updated_at, facts });
-        }
-        let Held { revision, kind, state, updated_at, ref facts, .. } = *self.held.get(&resource)?;
-        Some(Current { revision, kind, state, updated_at, facts })
-    }
-
     /// Moves the resource to this event and posts the difference. Whether money moved.
     fn become_state(&mut self, arrival: &Arrival<'b, 'a>) -> bool {
         let event = arrival.event;
-        let before = self.current(event.resource_id);
-        let held_position = before.map(Current::position).unwrap_or_default();
+        let before = self.states.current(event.resource_id);
+        let held_position = before.map(|held| held.position(&mut self.accounts)).unwrap_or_default();
         let revision = before.map_or(0, |held| held.revision);
-        let postings = Position::of(event.state, &event.facts).minus(held_position);
+        let postings = Position::with(&mut self.accounts, event.state, &event.facts).minus(held_position);
         let moved = !postings.is_empty();
         for (line, posting) in (0..).zip(postings) {
             self.decision.postings.push(Posting {
@@ -275,7 +282,7 @@ impl<'b, 'a: 'b> Judge<'b, 'a> {
         }
         let new = Change { read_as: (revision > 0).then_some(revision), revision: 0, to: arrival.clone() };
         // The revision that was read stays what it was, however often this batch changes it.
-        let change = self.decision.resources.entry(event.resource_id).or_insert(new);
+        let change = self.states.changed.entry(event.resource_id).or_insert(new);
         change.revision = revision + 1;
         change.to = arrival.clone();
         moved
@@ -284,7 +291,7 @@ impl<'b, 'a: 'b> Judge<'b, 'a> {
     /// What a person should know when this event becomes the state.
     fn compare_with_held(&mut self, arrival: &Arrival<'b, 'a>) {
         let event = arrival.event;
-        let Some(held) = self.current(event.resource_id) else {
+        let Some(held) = self.states.current(event.resource_id) else {
             return;
         };
         let regression = (held.state.rank < event.state.rank && held.updated_at > event.updated_at).then(|| {
@@ -297,8 +304,8 @@ impl<'b, 'a: 'b> Judge<'b, 'a> {
                 held.updated_at
             )
         });
-        let restated =
-            held.state.name == event.state.name && Position::of(event.state, &event.facts) != held.position();
+        let restated = held.state.name == event.state.name
+            && Position::with(&mut self.accounts, event.state, &event.facts) != held.position(&mut self.accounts);
         let restatement = restated
             .then(|| format!("{} of {} restates that of {}", event.type_name(), event.updated_at, held.updated_at));
         for (code, detail) in [(IncidentCode::Regression, regression), (IncidentCode::Restatement, restatement)] {
@@ -310,7 +317,7 @@ impl<'b, 'a: 'b> Judge<'b, 'a> {
 
     fn superseded(&mut self, arrival: &Arrival<'b, 'a>) {
         let event = arrival.event;
-        let Some(held) = self.current(event.resource_id) else {
+        let Some(held) = self.states.current(event.resource_id) else {
             return;
         };
         if event.state.rank < held.state.rank && event.updated_at > held.updated_at {

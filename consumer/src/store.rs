@@ -254,7 +254,7 @@ impl<'c> Transaction<'c> {
             .iter()
             .flat_map(|posting| [&posting.posting.debit, &posting.posting.credit])
             .filter(|account| !known.0.contains(&account.id))
-            .map(|account| (account.id, account))
+            .map(|account| (account.id, account.as_ref()))
             .collect();
         if accounts.is_empty() {
             return Ok(Vec::new());

@@ -1,6 +1,8 @@
 //! Accounts: a path in five roots, together with one asset.
 
 use crate::{AccountId, Asset};
+use std::collections::HashMap;
+use std::sync::Arc;
 
 /// The five roots of double-entry bookkeeping.
 pub const ROOTS: [&str; 5] = ["assets", "liabilities", "equity", "income", "expenses"];
@@ -22,6 +24,33 @@ impl Account {
     }
 }
 
+/// The accounts that have been named so far: most are named again and again, and to
+/// hash and keep each once is much cheaper. It grows with every account, so it lives
+/// no longer than a batch.
+#[derive(Debug, Default)]
+pub struct Accounts {
+    by_name: HashMap<String, Arc<Account>>,
+    /// Where names are put together: path, LF, asset. A path holds no LF.
+    name: String,
+}
+
+impl Accounts {
+    /// The account of the path that `write` appends, which must be one.
+    pub(crate) fn get(&mut self, asset: Asset, write: impl FnOnce(&mut String)) -> Arc<Account> {
+        self.name.clear();
+        write(&mut self.name);
+        let length = self.name.len();
+        self.name.push('\n');
+        self.name.push_str(asset.as_str());
+        if let Some(account) = self.by_name.get(&self.name) {
+            return Arc::clone(account);
+        }
+        let account = Arc::new(Account::new(AccountPath(self.name[..length].to_owned()), asset));
+        self.by_name.insert(self.name.clone(), Arc::clone(&account));
+        account
+    }
+}
+
 /// A path such as `assets:psp:stripe`: a root, then segments of
 /// `[A-Za-z0-9._-]` or upper-case `%XX`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -40,11 +69,6 @@ impl AccountPath {
             check_segment(segment)?;
         }
         if any { Ok(Self(text.to_owned())) } else { Err("it is a root without a segment") }
-    }
-
-    /// From a template that the rules' checker has accepted.
-    pub(crate) fn from_template(path: String) -> Self {
-        Self(path)
     }
 
     pub fn as_str(&self) -> &str {

@@ -22,7 +22,7 @@ pub mod reject;
 pub mod rules;
 pub mod time;
 
-pub use account::{Account, AccountPath};
+pub use account::{Account, AccountPath, Accounts};
 pub use event::{Decoder, Event, Header, Kinds, MAX_MESSAGE_BYTES, Message};
 pub use facts::{Fact, Facts, JournalLine};
 pub use identity::{AccountId, EventId, Fingerprint, ResourceId, StreamId};

@@ -6,8 +6,9 @@
 //! not depend on the order in which events arrive.
 
 use crate::rules::Line;
-use crate::{Account, AccountPath, Asset, Fact, Facts, State};
+use crate::{Account, Accounts, Asset, Fact, Facts, State};
 use std::cmp::Ordering;
+use std::sync::Arc;
 
 /// What a resource holds in one state, as if it had come there at once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -20,8 +21,8 @@ pub struct Position {
 /// id stands first, so that a pair has one name whichever way its money went.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Holding {
-    low: Account,
-    high: Account,
+    low: Arc<Account>,
+    high: Arc<Account>,
     /// Minor units debited to `low` and credited to `high`; negative the other way.
     /// At most 200 lines of 2^53 each, or twice that in a difference: far from 2^63.
     amount: i64,
@@ -31,25 +32,32 @@ struct Holding {
 /// same asset.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PostingAmount {
-    pub debit: Account,
-    pub credit: Account,
+    pub debit: Arc<Account>,
+    pub credit: Arc<Account>,
     pub amount: i64,
 }
 
 impl Position {
     /// The position of a resource in `state` with `facts`.
     pub fn of(state: &State, facts: &Facts<'_>) -> Self {
+        Self::with(&mut Accounts::default(), state, facts)
+    }
+
+    /// The same, with accounts that others may have named already.
+    pub fn with(accounts: &mut Accounts, state: &State, facts: &Facts<'_>) -> Self {
         let mut holdings = Vec::with_capacity(state.lines.len());
         for line in &state.lines {
             if let Some((asset, amount)) = unit_and_amount(line, facts) {
-                let account = |path| Account::new(AccountPath::from_template(path), asset);
-                push(&mut holdings, account(line.debit.fill(facts)), account(line.credit.fill(facts)), amount);
+                let debit = accounts.get(asset, |path| line.debit.fill(facts, path));
+                let credit = accounts.get(asset, |path| line.credit.fill(facts, path));
+                push(&mut holdings, debit, credit, amount);
             }
         }
         if let Some(Fact::Lines(lines)) = state.own_lines.map(|index| facts.get(index)) {
             for line in lines {
-                let account = |path: &AccountPath| Account::new(path.clone(), line.asset);
-                push(&mut holdings, account(&line.debit), account(&line.credit), line.amount.minor_units());
+                let debit = accounts.get(line.asset, |path| path.push_str(line.debit.as_str()));
+                let credit = accounts.get(line.asset, |path| path.push_str(line.credit.as_str()));
+                push(&mut holdings, debit, credit, line.amount.minor_units());
             }
         }
         Self { holdings: sum(holdings) }
@@ -94,7 +102,7 @@ fn unit_and_amount(line: &Line, facts: &Facts<'_>) -> Option<(Asset, i64)> {
 }
 
 /// Money from an account to itself has not moved.
-fn push(holdings: &mut Vec<Holding>, debit: Account, credit: Account, amount: i64) {
+fn push(holdings: &mut Vec<Holding>, debit: Arc<Account>, credit: Arc<Account>, amount: i64) {
     match debit.id.cmp(&credit.id) {
         Ordering::Less => holdings.push(Holding { low: debit, high: credit, amount }),
         Ordering::Greater => holdings.push(Holding { low: credit, high: debit, amount: -amount }),

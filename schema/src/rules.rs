@@ -313,20 +313,18 @@ impl Kind {
 }
 
 impl Template {
-    /// The account's path with the facts in the placeholders.
-    pub fn fill(&self, facts: &Facts<'_>) -> String {
-        let mut path = String::with_capacity(64);
+    /// Appends the account's path with the facts in the placeholders.
+    pub fn fill(&self, facts: &Facts<'_>, path: &mut String) {
         for part in &self.parts {
             match part {
                 Part::Literal(text) => path.push_str(text),
                 Part::Field(index) => match facts.get(*index) {
-                    Fact::Text(text) => crate::account::percent_encode(text, &mut path),
+                    Fact::Text(text) => crate::account::percent_encode(text, path),
                     // Reading refuses an event whose account fields are absent.
                     _ => debug_assert!(false, "an account field is absent"),
                 },
             }
         }
-        path
     }
 }
 
