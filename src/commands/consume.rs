@@ -6,7 +6,7 @@ use crate::person::PersonArgs;
 use anyhow::Context;
 use clap::ValueEnum;
 use postonce_consumer::accept::{Accepted, Gap};
-use postonce_consumer::config::{Config, GroupProtocol, Kafka};
+use postonce_consumer::config::{self, Config, GroupProtocol, Kafka};
 use postonce_consumer::database::Database;
 use std::net::SocketAddr;
 use std::process::ExitCode;
@@ -52,7 +52,7 @@ pub struct Args {
     workers: u16,
 
     /// The most messages in one transaction (a quiet topic makes small ones by itself)
-    #[arg(long, env = "POSTONCE_BATCH", default_value = "10000", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    #[arg(long, env = "POSTONCE_BATCH", default_value_t = config::BATCH_MESSAGES, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     batch: u32,
 
     #[command(flatten)]

@@ -7,7 +7,7 @@ use serde::{Serialize, Serializer};
 use sqlx::postgres::PgConnection;
 use std::collections::HashMap;
 
-/// Rows of `batches` read at a time: a row holds up to 10,000 outcomes.
+/// Rows of `batches` read at a time: a row holds up to 20,000 outcomes.
 const PAGE: i64 = 500;
 
 /// The state of the whole ledger.
