@@ -29,44 +29,83 @@ pub struct AccountPostings {
     pub offsets: Vec<i32>,
 }
 
+/// The sides of postings, those of an account together: what each step of the transaction
+/// that goes by accounts needs.
+#[derive(Debug, Default)]
+pub struct Sides(Vec<Side>);
+
 /// One side of a posting. Its order is that of the rows and of the offsets in them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Side {
     account: AccountId,
+    stream: i64,
+    /// Microseconds since 1970.
     effective_at: i64,
     offset: i64,
+    /// Minor units; one of the two is 0.
+    debit: i64,
+    credit: i64,
+}
+
+/// What an account is debited and credited in all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sum {
+    pub account: AccountId,
+    pub debits: i128,
+    pub credits: i128,
+}
+
+impl Sides {
+    /// Of what a batch posts. Each posting with its stream.
+    pub fn of(postings: impl Iterator<Item = (i64, Posted)>) -> Self {
+        let sides = |(stream, posted): (i64, Posted)| {
+            let Posted { offset, effective_at, amount, .. } = posted;
+            let side = |account, debit, credit| Side { account, stream, effective_at, offset, debit, credit };
+            [side(posted.debit, amount, 0), side(posted.credit, 0, amount)]
+        };
+        let mut sides: Vec<Side> = postings.flat_map(sides).collect();
+        sides.sort_unstable();
+        Self(sides)
+    }
+
+    /// One for each account, in the order of their ids.
+    pub fn sums(&self) -> impl Iterator<Item = Sum> {
+        let sum = |sides: &[Side]| {
+            // At most 2^62 for each of a batch's sides: far from 2^127.
+            let total = |amount: fn(&Side) -> i64| sides.iter().map(|side| i128::from(amount(side))).sum();
+            let (debits, credits) = (total(|side| side.debit), total(|side| side.credit));
+            Some(Sum { account: sides.first()?.account, debits, credits })
+        };
+        self.0.chunk_by(|one, other| one.account == other.account).filter_map(sum)
+    }
+
+    /// The rows of `account_postings`.
+    pub fn rows(&self) -> impl Iterator<Item = AccountPostings> {
+        self.0.chunk_by(Side::shares_a_row_with).flat_map(|sides| {
+            let mut sides = sides.to_vec();
+            // An account may stand in several lines at one offset.
+            sides.dedup_by_key(|side| side.offset);
+            sides.chunks(MOST_OFFSETS).filter_map(row).collect::<Vec<_>>()
+        })
+    }
 }
 
 impl Side {
-    fn of(posted: &Posted) -> [Self; 2] {
-        let Posted { offset, effective_at, .. } = *posted;
-        [posted.debit, posted.credit].map(|account| Self { account, effective_at, offset })
-    }
-
     fn shares_a_row_with(&self, other: &Self) -> bool {
-        let part = |side: &Self| (side.account, side.effective_at.div_euclid(PERIOD_MICROS), side.offset >> BLOCK_BITS);
+        let hour = |side: &Self| side.effective_at.div_euclid(PERIOD_MICROS);
+        let part = |side: &Self| (side.account, side.stream, hour(side), side.offset >> BLOCK_BITS);
         part(self) == part(other)
     }
 }
 
-/// The rows of what one batch has posted in one stream.
-pub fn account_postings(stream: i64, postings: impl Iterator<Item = Posted>) -> Vec<AccountPostings> {
-    let mut sides: Vec<Side> = postings.flat_map(|posted| Side::of(&posted)).collect();
-    sides.sort_unstable();
-    // An account may stand in several lines at one offset.
-    sides.dedup();
-    let shared = sides.chunk_by(Side::shares_a_row_with).flat_map(|shared| shared.chunks(MOST_OFFSETS));
-    shared.filter_map(|sides| row(stream, sides)).collect()
-}
-
-fn row(stream: i64, sides: &[Side]) -> Option<AccountPostings> {
+fn row(sides: &[Side]) -> Option<AccountPostings> {
     let (first, last) = (sides.first()?, sides.last()?);
     // Within a block the difference fits.
     let past = |side: &Side| i32::try_from(side.offset - first.offset).unwrap_or(i32::MAX);
     Some(AccountPostings {
         account: first.account,
         last_effective_at: last.effective_at,
-        stream,
+        stream: first.stream,
         base_offset: first.offset,
         offsets: sides.iter().map(past).collect(),
     })
@@ -90,13 +129,22 @@ mod tests {
             assert_eq!(row.stream, 7);
             (row.account.as_bytes()[0], row.last_effective_at, row.base_offset, row.offsets)
         };
-        account_postings(7, postings.into_iter()).into_iter().map(told).collect()
+        Sides::of(postings.into_iter().map(|posted| (7, posted))).rows().map(told).collect()
     }
 
     #[test]
     fn an_offset_stands_once_in_the_order_of_its_effect() {
         let rows = told(vec![posted(100, (1, 2), 50), posted(100, (2, 3), 50), posted(90, (1, 2), 60)]);
         assert_eq!(rows, [(1, 60, 100, vec![0, -10]), (2, 60, 100, vec![0, -10]), (3, 50, 100, vec![0])]);
+    }
+
+    #[test]
+    fn an_account_is_summed_over_streams() {
+        let postings = [(7, posted(1, (1, 2), 0)), (8, posted(1, (1, 2), 0)), (7, posted(1, (2, 3), 0))];
+        let sides = Sides::of(postings.into_iter());
+        let sum = |byte, debits, credits| Sum { account: account(byte), debits, credits };
+        assert_eq!(sides.sums().collect::<Vec<_>>(), [sum(1, 2, 0), sum(2, 1, 2), sum(3, 0, 1)]);
+        assert_eq!(sides.rows().filter(|row| row.offsets == [0]).count(), 5);
     }
 
     #[test]

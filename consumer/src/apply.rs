@@ -4,7 +4,8 @@
 //! 1 read       the resources of the batch, without locks
 //! 2 look up    the ids of those events that are not greater than their resource
 //! 3 decide     in memory; from here on nothing may be refused
-//! 4 write      events, resources (compare-and-set), accounts, postings, what is set aside
+//! 4 write      events, resources (compare-and-set), accounts, postings and the way to them,
+//!              what is set aside
 //! 5 balances   hot rows: late and short
 //! 6 batch      one outcome for each offset, both chains
 //! 7 fence      last: only the owner of the streams may commit
@@ -55,6 +56,7 @@ pub async fn apply(
     clock.step("look_up");
     let decision = decide(&arrivals, held, known);
     let advances = advance(batch, &decision, claims)?;
+    let sides = decision.sides();
     clock.step("decide");
 
     // From here on nothing may be refused.
@@ -62,13 +64,14 @@ pub async fn apply(
     clock.step("events");
     transaction.write_resources(&decision.resources).await?;
     clock.step("resources");
-    let new_accounts = transaction.write_accounts(&decision.postings, accounts).await?;
+    let new_accounts = transaction.write_accounts(&decision.postings, &sides, accounts).await?;
     transaction.write_postings(&decision.postings).await?;
+    transaction.write_account_postings(&sides).await?;
     clock.step("postings");
     transaction.close_accepted(&batch.accepted_copies()).await?;
     transaction.set_aside(&batch.set_aside(), &decision.conflicts, &decision.incidents).await?;
     clock.step("set_aside");
-    transaction.add_to_balances(&decision.postings).await?;
+    transaction.add_to_balances(&sides).await?;
     clock.step("balances");
     transaction.write_batches(&advances).await?;
     clock.step("batch");

@@ -7,7 +7,9 @@
 //!
 //! Below the call of [`decide`] nothing may be refused.
 
+use crate::account_postings::Sides;
 use crate::message::{At, Message, Outcome};
+use crate::rows::Posted;
 use postonce_schema::{
     Accounts, Event, EventId, Facts, Fingerprint, Kind, Position, PostingAmount, ResourceId, Rules, State, Timestamp,
     Version,
@@ -106,6 +108,13 @@ pub enum IncidentCode {
     Regression,
     /// The same state again, with other money.
     Restatement,
+}
+
+impl Decision<'_, '_> {
+    /// What is posted, by account.
+    pub fn sides(&self) -> Sides {
+        Sides::of(self.postings.iter().map(|posting| (posting.at.stream.as_i64(), Posted::of(posting))))
+    }
 }
 
 impl IncidentCode {

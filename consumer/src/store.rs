@@ -4,14 +4,14 @@
 //! order of their key: two workers that meet on some rows then wait for each other
 //! in one direction only.
 
-use crate::account_postings::{AccountPostings, account_postings};
+use crate::account_postings::{AccountPostings, Sides, Sum};
 use crate::batch::{Advance, SetAside};
 use crate::chain::{Hash, encode_headers, unmarked};
 use crate::decide::{Arrival, Change, Held, Incident, Known, Posting};
 use crate::failure::{Failure, Race};
 use crate::message::{At, Outcome};
 use crate::outcomes::{self, Run};
-use crate::rows::{CopyBinary, Posted, from_postgres_micros, postgres_micros};
+use crate::rows::{CopyBinary, from_postgres_micros, postgres_micros};
 use postonce_schema::{Account, AccountId, Event, EventId, Fingerprint, ResourceId, Rules, StreamId, Timestamp};
 use sqlx::encode::IsNull;
 use sqlx::error::BoxDynError;
@@ -248,17 +248,19 @@ impl<'c> Transaction<'c> {
     pub async fn write_accounts(
         &mut self,
         postings: &[Posting],
+        sides: &Sides,
         known: &KnownAccounts,
     ) -> Result<Vec<AccountId>, Failure> {
+        let new: HashSet<AccountId> = sides.sums().map(|sum| sum.account).filter(|id| !known.0.contains(id)).collect();
+        if new.is_empty() {
+            return Ok(Vec::new());
+        }
         let accounts: BTreeMap<AccountId, &Account> = postings
             .iter()
             .flat_map(|posting| [&posting.posting.debit, &posting.posting.credit])
-            .filter(|account| !known.0.contains(&account.id))
+            .filter(|account| new.contains(&account.id))
             .map(|account| (account.id, account.as_ref()))
             .collect();
-        if accounts.is_empty() {
-            return Ok(Vec::new());
-        }
         sqlx::query(
             "INSERT INTO accounts (account_id, path, asset)
              SELECT account_id, path, asset FROM unnest($1::uuid[], $2::text[], $3::text[]) AS n (account_id, path, asset)
@@ -278,19 +280,12 @@ impl<'c> Transaction<'c> {
         postings.iter().for_each(|posting| copy.posting(posting));
         let columns = "COPY postings (stream, message_offset, line, debit, credit, amount, effective_at)
                        FROM STDIN (FORMAT binary)";
-        self.copy(columns, copy, postings.len()).await?;
-        self.write_account_postings(postings).await
+        self.copy(columns, copy, postings.len()).await
     }
 
-    /// What `statement` finds them by.
-    async fn write_account_postings(&mut self, postings: &[Posting]) -> Result<(), Failure> {
-        let mut streams: BTreeMap<StreamId, Vec<Posted>> = BTreeMap::new();
-        for posting in postings {
-            streams.entry(posting.at.stream).or_default().push(Posted::of(posting));
-        }
-        let rows =
-            |(stream, postings): (StreamId, Vec<Posted>)| account_postings(stream.as_i64(), postings.into_iter());
-        let rows: Vec<AccountPostings> = streams.into_iter().flat_map(rows).collect();
+    /// What `statement` finds the postings of an account by.
+    pub async fn write_account_postings(&mut self, sides: &Sides) -> Result<(), Failure> {
+        let rows: Vec<AccountPostings> = sides.rows().collect();
         let mut copy = CopyBinary::begin();
         rows.iter().for_each(|row| copy.account_postings(row));
         let columns = "COPY account_postings (account_id, last_effective_at, stream, base_offset, offsets)
@@ -391,13 +386,8 @@ impl<'c> Transaction<'c> {
 
     /// Additive, so it needs no read; the rows are hot, so it comes late. No COPY may
     /// follow: no time-out ends a COPY whose client is frozen, and it would hold them.
-    pub async fn add_to_balances(&mut self, postings: &[Posting]) -> Result<(), Failure> {
-        let mut sums: BTreeMap<AccountId, (i128, i128)> = BTreeMap::new();
-        for Posting { posting, .. } in postings {
-            // At most 2^62 for each of the batch's postings: far from 2^127.
-            sums.entry(posting.debit.id).or_default().0 += i128::from(posting.amount);
-            sums.entry(posting.credit.id).or_default().1 += i128::from(posting.amount);
-        }
+    pub async fn add_to_balances(&mut self, sides: &Sides) -> Result<(), Failure> {
+        let sums: Vec<Sum> = sides.sums().collect();
         if sums.is_empty() {
             return Ok(());
         }
@@ -410,9 +400,9 @@ impl<'c> Transaction<'c> {
              ON CONFLICT (account_id) DO UPDATE
              SET debits = b.debits + excluded.debits, credits = b.credits + excluded.credits",
         )
-        .bind(sums.keys().map(|id| uuid(id.as_bytes())).collect::<Vec<_>>())
-        .bind(sums.values().map(|(debits, _)| debits.to_string()).collect::<Vec<_>>())
-        .bind(sums.values().map(|(_, credits)| credits.to_string()).collect::<Vec<_>>())
+        .bind(sums.iter().map(|sum| uuid(sum.account.as_bytes())).collect::<Vec<_>>())
+        .bind(sums.iter().map(|sum| sum.debits.to_string()).collect::<Vec<_>>())
+        .bind(sums.iter().map(|sum| sum.credits.to_string()).collect::<Vec<_>>())
         .execute(&mut *self.inner)
         .await?;
         Ok(())

@@ -4,7 +4,7 @@ use super::report::{Check, Finding, Findings, Totals};
 use super::resources::Resources;
 use super::sums::Sums;
 use super::tables::Event;
-use crate::account_postings::account_postings;
+use crate::account_postings::Sides;
 use crate::chain::{BatchHash, Hash};
 use crate::message::Outcome;
 use crate::outcomes::{Run, UnknownOutcome, runs};
@@ -135,7 +135,8 @@ impl Pending {
             );
             ledger.findings.add(Check::BatchChain, Finding::new(what).at(stream, from));
         }
-        for row in account_postings(self.batch.stream, self.postings.iter().copied()) {
+        let postings = self.postings.iter().map(|posting| (self.batch.stream, *posting));
+        for row in Sides::of(postings).rows() {
             ledger.sums.expected_row(&row);
         }
         ledger.totals.batches += 1;
