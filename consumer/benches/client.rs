@@ -14,6 +14,8 @@
 //! divided by their events. So are the nanoseconds in
 //! `target/criterion/client/FUNCTION/new/estimates.json`.
 
+#![allow(clippy::expect_used, clippy::panic, reason = "a bench that cannot go on must stop")]
+
 use criterion::{Criterion, SamplingMode, Throughput, criterion_group, criterion_main};
 use postonce_consumer::batch::{Batch, Positions, Received, advance};
 use postonce_consumer::chain::{Parts, START};
