@@ -35,6 +35,19 @@ fn a_payment_posts_its_amount_and_its_fee() {
 }
 
 #[test]
+fn accounts_that_were_named_before_are_the_same_accounts() {
+    let rules = Rules::parse(POSITIONS_TOML).expect("rules");
+    let kind = rules.at(Timestamp::EPOCH).kind("payment").expect("a kind");
+    let state = kind.state("succeeded").expect("a state");
+    let mut accounts = Accounts::default();
+    for (merchant, currency) in [("m", "EUR"), ("m", "USD"), ("n", "EUR"), ("m", "EUR")] {
+        let data = format!(r#"{{"provider":"p","merchant":"{merchant}","amount":5,"fee":1,"currency":"{currency}"}}"#);
+        let facts = Facts::read(kind, state, &data, "/data").expect("facts");
+        assert_eq!(Position::with(&mut accounts, state, &facts), Position::of(state, &facts), "{data}");
+    }
+}
+
+#[test]
 fn a_reversal_is_the_same_with_the_accounts_swapped() {
     let postings = position("payment.reversed", PAID).minus(position("payment.succeeded", PAID));
     assert_eq!(
