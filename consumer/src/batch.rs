@@ -193,7 +193,7 @@ fn after(before: &Claim, outcomes: &Outcomes, (message_chain, leader_epoch): End
 /// offset and line. That is the order in which they were decided.
 fn canonical_rows(decision: &Decision<'_, '_>) -> BTreeMap<StreamId, Vec<u8>> {
     let mut accepted: Vec<(At, Option<Outcome>, &Arrival<'_, '_>)> = Vec::new();
-    accepted.extend(decision.events.iter().map(|(arrival, outcome)| (arrival.message.at, Some(*outcome), arrival)));
+    accepted.extend(decision.events.iter().map(|new| (new.arrival.message.at, Some(new.outcome), &new.arrival)));
     accepted.extend(decision.conflicts.iter().map(|arrival| (arrival.message.at, None, arrival)));
     accepted.sort_by_key(|(at, _, _)| *at);
     let mut rows: BTreeMap<StreamId, Vec<u8>> = BTreeMap::new();

@@ -66,12 +66,21 @@ pub struct Decision<'b, 'a> {
     /// The outcome of each arrival, in their order.
     pub outcomes: Vec<(At, Outcome)>,
     /// New dedup rows: posted, noted and superseded events.
-    pub events: Vec<(Arrival<'b, 'a>, Outcome)>,
+    pub events: Vec<NewEvent<'b, 'a>>,
     /// The last state of each resource that changed.
     pub resources: HashMap<ResourceId, Change<'b, 'a>>,
     pub postings: Vec<Posting>,
     pub conflicts: Vec<Arrival<'b, 'a>>,
     pub incidents: Vec<Incident<'b, 'a>>,
+}
+
+/// An event that was not known.
+#[derive(Clone, Debug)]
+pub struct NewEvent<'b, 'a> {
+    pub arrival: Arrival<'b, 'a>,
+    pub outcome: Outcome,
+    /// updatedAt of the state that it displaced: from it `trace` comes to the event before.
+    pub previous_at: Option<Timestamp>,
 }
 
 /// A resource's change in this batch.
@@ -269,7 +278,8 @@ impl<'b, 'a: 'b> Judge<'b, 'a> {
             self.superseded(arrival);
             Outcome::Superseded
         };
-        self.decision.events.push((arrival.clone(), outcome));
+        let previous_at = held.filter(|_| outcome != Outcome::Superseded).map(|held| held.updated_at);
+        self.decision.events.push(NewEvent { arrival: arrival.clone(), outcome, previous_at });
         outcome
     }
 

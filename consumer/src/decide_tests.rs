@@ -26,6 +26,8 @@ struct Told {
     postings: Vec<(i64, i16, i64)>,
     /// Letters of the dedup rows.
     rows: String,
+    /// The day of the state that each of these displaced; 0 where it displaced none.
+    displaced: Vec<u8>,
     conflicts: usize,
     incidents: Vec<(IncidentCode, i64)>,
     /// read as, revision, offset of the event that is the state
@@ -72,11 +74,16 @@ fn told(events: &[String], held: Option<(i64, &String)>, known: &[&String]) -> T
             .iter()
             .map(|posting| (posting.at.offset, posting.line, on_provider(posting)))
             .collect(),
-        rows: letters(&mut decision.events.iter().map(|(_, outcome)| *outcome)),
+        rows: letters(&mut decision.events.iter().map(|new| new.outcome)),
+        displaced: decision.events.iter().map(|new| new.previous_at.map_or(0, day)).collect(),
         conflicts: decision.conflicts.len(),
         incidents: decision.incidents.iter().map(|one| (one.code, one.arrival.message.at.offset)).collect(),
         change: decision.resources.values().next().map(|one| (one.read_as, one.revision, one.to.message.at.offset)),
     }
+}
+
+fn day(time: Timestamp) -> u8 {
+    time.to_string()[8..10].parse().unwrap()
 }
 
 fn on_provider(posting: &Posting) -> i64 {
@@ -90,6 +97,7 @@ fn each_event_of_a_batch_posts_its_own_difference() {
     let events = [payment("succeeded", 1, 100), payment("succeeded", 2, 120), payment("reversed", 3, 0)];
     let told = told(&events, None, &[]);
     assert_eq!(told.outcomes, "PPP");
+    assert_eq!(told.displaced, [0, 1, 2], "the first displaces nothing");
     assert_eq!(told.postings, [(0, 0, 100), (1, 0, 20), (2, 0, -120)]);
     assert_eq!(told.change, Some((None, 3, 2)));
     assert_eq!(told.incidents, [(IncidentCode::Restatement, 1)]);
@@ -101,6 +109,7 @@ fn what_was_read_is_what_the_change_compares() {
     let events = [payment("succeeded", 2, 5), payment("reversed", 3, 0)];
     let told = told(&events, Some((7, &held)), &[&held]);
     assert_eq!(told.change, Some((Some(7), 9, 1)), "the revision that was read, not one made in memory");
+    assert_eq!(told.displaced, [1, 2], "the state that was read, then the one made in memory");
 }
 
 #[test]
@@ -108,7 +117,8 @@ fn what_is_not_greater_changes_nothing() {
     let held = payment("succeeded", 5, 100);
     let events = [payment("created", 4, 1), payment("succeeded", 4, 3), payment("cancelled", 4, 2)];
     let told = told(&events, Some((1, &held)), &[&held]);
-    let nothing = Told { outcomes: "SSS".to_owned(), rows: "SSS".to_owned(), ..Told::default() };
+    let (outcomes, rows) = ("SSS".to_owned(), "SSS".to_owned());
+    let nothing = Told { outcomes, rows, displaced: vec![0, 0, 0], ..Told::default() };
     assert_eq!(told, nothing);
 }
 

@@ -12,10 +12,11 @@
 //! ```
 //!
 //! A text is its length in 4 bytes and its UTF-8 bytes; an absent one is `FFFFFFFF`.
+//! `events.previous_at` stays outside.
 
 use crate::account_postings::AccountPostings;
 use crate::chain::{Hash, encode_headers};
-use crate::decide::{Arrival, Change, Incident, Posting};
+use crate::decide::{Arrival, Change, Incident, NewEvent, Posting};
 use crate::message::Outcome;
 use postonce_schema::{AccountId, Event, Timestamp};
 use sha2::{Digest, Sha256};
@@ -43,9 +44,10 @@ impl CopyBinary {
         self.bytes
     }
 
-    pub fn event(&mut self, arrival: &Arrival<'_, '_>, outcome: Outcome) {
+    pub fn event(&mut self, new: &NewEvent<'_, '_>) {
+        let NewEvent { arrival, outcome, previous_at } = new;
         let event = arrival.event;
-        self.columns(10);
+        self.columns(11);
         self.time(event.updated_at);
         self.field(event.id.as_bytes());
         self.field(event.resource_id.as_bytes());
@@ -56,6 +58,7 @@ impl CopyBinary {
         self.field(&[outcome.byte()]);
         self.field(event.state.name.as_bytes());
         self.optional(event.source.as_deref().map(str::as_bytes));
+        self.optional_time(*previous_at);
     }
 
     pub fn resource(&mut self, change: &Change<'_, '_>) {

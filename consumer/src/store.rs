@@ -7,9 +7,9 @@
 use crate::account_postings::{AccountPostings, Sides, Sum};
 use crate::batch::{Advance, SetAside};
 use crate::chain::{Hash, encode_headers, unmarked};
-use crate::decide::{Arrival, Change, Held, Incident, Known, Posting};
+use crate::decide::{Arrival, Change, Held, Incident, Known, NewEvent, Posting};
 use crate::failure::{Failure, Race};
-use crate::message::{At, Outcome};
+use crate::message::At;
 use crate::outcomes::{self, Run};
 use crate::rows::{CopyBinary, from_postgres_micros, postgres_micros};
 use postonce_schema::{Account, AccountId, Event, EventId, Fingerprint, ResourceId, Rules, StreamId, Timestamp};
@@ -187,15 +187,13 @@ impl<'c> Transaction<'c> {
         Ok(runs)
     }
 
-    pub async fn write_events(&mut self, events: &[(Arrival<'_, '_>, Outcome)]) -> Result<(), Failure> {
-        let mut sorted: Vec<&(Arrival<'_, '_>, Outcome)> = events.iter().collect();
-        sorted.sort_unstable_by_key(|(arrival, _)| (arrival.event.updated_at, arrival.event.id));
+    pub async fn write_events(&mut self, events: &[NewEvent<'_, '_>]) -> Result<(), Failure> {
+        let mut sorted: Vec<&NewEvent<'_, '_>> = events.iter().collect();
+        sorted.sort_unstable_by_key(|new| (new.arrival.event.updated_at, new.arrival.event.id));
         let mut copy = CopyBinary::begin();
-        for (arrival, outcome) in sorted {
-            copy.event(arrival, *outcome);
-        }
+        sorted.iter().for_each(|new| copy.event(new));
         let columns = "COPY events (updated_at, event_id, resource_id, fingerprint, stream, message_offset,
-                                    message_time, outcome, state, source) FROM STDIN (FORMAT binary)";
+                                    message_time, outcome, state, source, previous_at) FROM STDIN (FORMAT binary)";
         self.copy(columns, copy, events.len()).await
     }
 

@@ -379,6 +379,7 @@ fn from_message(event: Event, row: Option<&Accepted>, at: At, letter: char) -> R
         facts: Some(Value::Object(facts)),
         posted: BTreeMap::new(),
         incidents: Vec::new(),
+        previous_at: row.and_then(|row| row.previous_at),
     };
     Ok(((kind.name.to_owned(), resource), arrival))
 }
@@ -398,6 +399,7 @@ fn from_row(terms: &Terms, row: &Accepted, at: At) -> Result<(Resource, Arrival)
         facts: None,
         posted: BTreeMap::new(),
         incidents: Vec::new(),
+        previous_at: row.previous_at,
     };
     Ok(((row.kind.clone(), row.path.clone()), arrival))
 }

@@ -79,6 +79,7 @@ impl Ledger {
     /// asked while one is writing.
     pub fn check(&self) -> Result<()> {
         check_postings(&self.db)?;
+        check_changes(&self.db)?;
         let outcomes = check_batches(&self.db)?;
         check_outcomes(&self.db, &outcomes)
     }
@@ -208,6 +209,23 @@ fn check_postings(db: &Db) -> Result<()> {
         "SELECT count(*) FROM (SELECT stream, message_offset, line FROM postings GROUP BY 1, 2, 3 HAVING count(*) > 1) twice",
     )?;
     ensure!(wrong == 0, "{wrong} postings are there twice");
+    Ok(())
+}
+
+/// From each resource's state on, each event that became the state is found by what the
+/// one after it says.
+fn check_changes(db: &Db) -> Result<()> {
+    let lost: i64 = db.one(
+        "WITH RECURSIVE found AS (
+             SELECT resource_id, updated_at FROM resources
+             UNION
+             SELECT e.resource_id, e.previous_at FROM found f JOIN events e USING (resource_id, updated_at)
+             WHERE e.previous_at IS NOT NULL
+         )
+         SELECT count(*) FROM events e LEFT JOIN found f USING (resource_id, updated_at)
+         WHERE (f.updated_at IS NULL AND e.outcome <> 'S') OR (e.previous_at IS NOT NULL AND e.outcome = 'S')",
+    )?;
+    ensure!(lost == 0, "{lost} events are not found from their resource on, or are superseded and displaced one");
     Ok(())
 }
 

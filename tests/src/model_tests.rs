@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use postonce_consumer::decide::{Arrival, Decision, Held, Known, decide, not_greater};
+use postonce_consumer::decide::{Arrival, Decision, Held, Known, NewEvent, decide, not_greater};
 use postonce_consumer::message::{At, Message, Outcome};
 use postonce_schema::{
     Decoder, Event, EventId, Fingerprint, Kinds, Message as Raw, POSITIONS_TOML, ResourceId, Rules, StreamId, Timestamp,
@@ -46,6 +46,7 @@ fn compare(rules: &'static [Version], decoder: &Decoder, scenario: &Scenario) ->
         let tables = run(decoder, order, &scenario.batches, &scenario.stale);
         prop_assert_eq!(&tables.books(), &model);
         tables.check_outcomes(order.len())?;
+        tables.check_changes()?;
     }
     Ok(())
 }
@@ -56,6 +57,8 @@ struct Tables {
     resources: HashMap<ResourceId, Row>,
     events: BTreeMap<(Timestamp, EventId), (Fingerprint, Outcome)>,
     conflicts: BTreeSet<(EventId, Fingerprint)>,
+    /// updatedAt and previous_at of the events that became a resource's state.
+    changes: HashMap<ResourceId, Vec<(Timestamp, Option<Timestamp>)>>,
     /// Amounts by resource: debits positive.
     postings: Vec<(ResourceId, Account, i128)>,
     outcomes: BTreeMap<At, Outcome>,
@@ -178,8 +181,9 @@ impl Tables {
         let as_read = |(id, change): (&ResourceId, &postonce_consumer::decide::Change<'_, '_>)| {
             self.resources.get(id).map(|row| row.revision) == change.read_as
         };
-        let new = |(arrival, _): &(Arrival<'_, '_>, Outcome)| {
-            !self.events.contains_key(&(arrival.event.updated_at, arrival.event.id))
+        let new = |new: &NewEvent<'_, '_>| {
+            let event = new.arrival.event;
+            !self.events.contains_key(&(event.updated_at, event.id))
         };
         let new_conflict =
             |arrival: &Arrival<'_, '_>| !self.conflicts.contains(&(arrival.event.id, arrival.event.fingerprint));
@@ -190,8 +194,12 @@ impl Tables {
             return Err(Race);
         }
         let mut resource_at = HashMap::new();
-        for (arrival, outcome) in &decision.events {
+        for NewEvent { arrival, outcome, previous_at } in &decision.events {
             let event = arrival.event;
+            match outcome {
+                Outcome::Superseded => assert_eq!(*previous_at, None, "it displaces nothing"),
+                _ => self.changes.entry(event.resource_id).or_default().push((event.updated_at, *previous_at)),
+            }
             resource_at.insert(arrival.message.at, event.resource_id);
             let before = self.events.insert((event.updated_at, event.id), (event.fingerprint, *outcome));
             assert!(before.is_none(), "the id stands twice in one batch");
@@ -262,6 +270,21 @@ impl Tables {
         prop_assert_eq!(count(&[Outcome::Posted, Outcome::Noted, Outcome::Superseded]), self.events.len());
         prop_assert_eq!(count(&[Outcome::Conflict]), self.conflicts.len());
         prop_assert_eq!(count(&[Outcome::Duplicate]), messages - self.events.len() - self.conflicts.len());
+        Ok(())
+    }
+}
+
+impl Tables {
+    /// Each event that became the state says when the one before it was, in the order in
+    /// which they came, and the last of them is the state.
+    fn check_changes(&self) -> Result<(), TestCaseError> {
+        prop_assert_eq!(self.changes.len(), self.resources.len());
+        for (id, changes) in &self.changes {
+            let before = std::iter::once(None).chain(changes.iter().map(|(updated_at, _)| Some(*updated_at)));
+            let expected: Vec<_> = before.take(changes.len()).collect();
+            prop_assert_eq!(expected, changes.iter().map(|(_, previous_at)| *previous_at).collect::<Vec<_>>());
+            prop_assert_eq!(Some(self.resources[id].updated_at), changes.last().map(|(updated_at, _)| *updated_at));
+        }
         Ok(())
     }
 }

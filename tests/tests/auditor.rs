@@ -127,6 +127,8 @@ fn every_alteration_is_named_by_its_place() -> Result<()> {
         ),
         (noted, format!("UPDATE events SET fingerprint = gen_random_uuid() WHERE {n}"), "its dedup row says"),
         (conflict, format!("DELETE FROM incidents WHERE {}", at(conflict)), "its incidents are []"),
+        (posted, format!("UPDATE events SET previous_at = updated_at WHERE {p}"), "its previous_at is"),
+        (superseded, format!("UPDATE events SET previous_at = updated_at WHERE {s}"), "it displaced None"),
     ];
     for (offset, alteration, why) in alterations {
         let told = audit_altered(&flow, &alteration)?;

@@ -40,6 +40,7 @@ mod roles;
 mod rules;
 mod soak;
 mod statements;
+mod trace;
 mod verify;
 mod verify_since;
 mod verify_topic;
@@ -91,6 +92,7 @@ fn main() {
         roles::tests(),
         statements::tests(),
         rules::tests(),
+        trace::tests(),
         verify::tests(),
         verify_since::tests(),
         verify_topic::tests(),

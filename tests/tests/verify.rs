@@ -76,7 +76,7 @@ fn rules() -> Rules {
     Rules::parse(POSITIONS_TOML).unwrap()
 }
 
-fn verified(url: &str) -> Result<Report> {
+pub fn verified(url: &str) -> Result<Report> {
     let database = Schema::new(url, "postonce")?;
     Builder::new_current_thread().enable_all().build()?.block_on(async {
         let mut connection = database.connect().await?;
@@ -224,7 +224,10 @@ const TAMPERED: &[(&str, &[Told])] = &[
     // It moves no money: only the event's own fingerprint tells.
     (
         "UPDATE resources SET updated_at = updated_at + interval '1 hour' WHERE resource_id = '{resource}'",
-        &[("events", &["{path}", "\"offset\":{offset}"])],
+        &[
+            ("events", &["{path}", "\"offset\":{offset}"]),
+            ("trace", &["{path}", "would not show all", "\"expected\":\"1\",\"found\":\"0\""]),
+        ],
     ),
     (
         "UPDATE resources SET state = 'reversed' WHERE resource_id = '{resource}'",
@@ -257,6 +260,34 @@ const TAMPERED: &[(&str, &[Told])] = &[
         "INSERT INTO events SELECT updated_at, sha256(event_id), resource_id, fingerprint, stream, {duplicate}, message_time,
                 outcome, state, source FROM events WHERE stream = {stream} AND message_offset = {offset}",
         &[("outcomes", &["\"offset\":{duplicate}"])],
+    ),
+    (
+        "UPDATE events SET previous_at = NULL WHERE resource_id = '{moved}' AND updated_at = '{last}'",
+        &[("trace", &["{moved_path}", "would not show all", "\"expected\":\"3\",\"found\":\"1\""])],
+    ),
+    (
+        "UPDATE events SET previous_at = previous_at - interval '1 us' WHERE resource_id = '{moved}' AND updated_at = '{middle}'",
+        &[("trace", &["{moved_path}", "would not show all", "\"expected\":\"3\",\"found\":\"2\""])],
+    ),
+    (
+        "UPDATE events SET previous_at = '2020-01-01' WHERE resource_id = '{moved}' AND updated_at = '{first}'",
+        &[("trace", &["{moved_path}", "is not when it has changed"])],
+    ),
+    // A circle by itself: still each is pointed to once.
+    (
+        "UPDATE events SET previous_at = CASE updated_at WHEN '{last}' THEN '{first}'::timestamptz ELSE updated_at END
+         WHERE resource_id = '{moved}' AND updated_at > '{first}'",
+        &[("trace", &["{moved_path}", "would not show all", "\"expected\":\"3\",\"found\":\"2\""])],
+    ),
+    // The same where conflicts leave the number of changes open.
+    (
+        "UPDATE events SET previous_at = CASE updated_at WHEN '{contested_last}' THEN NULL ELSE updated_at END
+         WHERE resource_id = '{contested}'",
+        &[("trace", &["{contested_path}", "would not show all", "\"expected\":\"2\",\"found\":\"1\""])],
+    ),
+    (
+        "UPDATE events SET previous_at = '2020-01-01' WHERE event_id = (SELECT event_id FROM events WHERE outcome = 'S' LIMIT 1)",
+        &[("trace", &["is not when it has changed"])],
     ),
     ("DELETE FROM conflicts WHERE stream = {conflict_stream} AND message_offset = {conflict}", &[("outcomes", &["\"offset\":{conflict}"])]),
     (
@@ -379,11 +410,40 @@ fn victim(db: &Db) -> Result<BTreeMap<String, String>> {
     put("conflict_stream", one("SELECT stream FROM conflicts ORDER BY stream, message_offset LIMIT 1")?);
     put("place", place(db, &stream, offset.parse()?)?.to_string());
     put("duplicate", duplicate.to_string());
+    // A resource that has changed three times, each time to a later state.
+    let moved = one("SELECT resource_id FROM events e JOIN resources r USING (resource_id)
+         WHERE r.revision = 3 AND NOT EXISTS (SELECT FROM conflicts c WHERE c.resource_id = r.resource_id)
+         GROUP BY resource_id
+         HAVING count(*) FILTER (WHERE outcome <> 'S') = 3 AND coalesce(bool_and(e.previous_at < e.updated_at), true)
+         ORDER BY resource_id LIMIT 1")?;
+    for (name, nth) in [("first", 0), ("middle", 1), ("last", 2)] {
+        let times =
+            format!("FROM events WHERE resource_id = '{moved}' AND outcome <> 'S' ORDER BY 1 OFFSET {nth} LIMIT 1");
+        put(name, one(&format!("SELECT updated_at {times}"))?);
+    }
+    put("moved_path", one(&format!("SELECT path FROM resources WHERE resource_id = '{moved}'"))?);
+    put("moved", moved);
+    let (contested, contested_path) = contested(db)?;
+    put("contested_last", one(&format!("SELECT updated_at FROM resources WHERE resource_id = '{contested}'"))?);
+    put("contested_path", contested_path);
+    put("contested", contested);
     let rest = [("stream", stream), ("offset", offset), ("resource", resource), ("path", path), ("event", event)];
     rest.into_iter().chain([("account_id", account_id), ("twin", twin)]).for_each(|(name, value)| {
         put(name, value);
     });
     Ok(victim)
+}
+
+/// A resource of two changes and of conflicts, none of which came to stand: by its revision
+/// one of the changes could be a conflict.
+fn contested(db: &Db) -> Result<(String, String)> {
+    let rows = db.rows(
+        "SELECT r.resource_id::text, r.path FROM resources r JOIN events e USING (resource_id)
+         WHERE r.revision = 2 AND e.outcome <> 'S'
+               AND EXISTS (SELECT FROM conflicts c WHERE c.resource_id = r.resource_id)
+         GROUP BY r.resource_id HAVING count(*) = 2 ORDER BY 1 LIMIT 1",
+    )?;
+    rows.into_iter().next().context("no contested resource of two changes")
 }
 
 /// Each batch of a stream, offset by offset: a long hole as one.
@@ -476,7 +536,7 @@ fn each_table_is_read_once() -> Result<()> {
 }
 
 /// How many rows of each table Postgres has read, by whatever scan, since it began.
-fn rows_read(db: &Db) -> Result<BTreeMap<String, i64>> {
+pub fn rows_read(db: &Db) -> Result<BTreeMap<String, i64>> {
     // A session counts for all at its end at the latest, and is listed until then.
     wait_until(LIMIT, "the end of every other session", || {
         let others =

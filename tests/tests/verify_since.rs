@@ -144,6 +144,22 @@ const TAMPERED: &[(&str, &[Told], bool)] = &[
         &[("positions", &["payment stripe/before/pi_7", "at offset {moved} of stream"])],
         true,
     ),
+    (
+        "UPDATE events SET previous_at = NULL WHERE stream = {stream} AND message_offset = {last}",
+        &[("trace", &["payment stripe/before/pi_7", "would not show all", "at offset {moved} of stream"])],
+        true,
+    ),
+    (
+        "UPDATE events SET previous_at = CASE message_offset WHEN {moved} THEN updated_at END
+         WHERE stream = {stream} AND message_offset IN ({moved}, {last})",
+        &[("trace", &["payment stripe/before/pi_7", "\"expected\":\"2\",\"found\":\"1\""])],
+        true,
+    ),
+    (
+        "UPDATE events SET previous_at = '2020-01-01' WHERE stream = {stream} AND message_offset = {moved}",
+        &[("trace", &["payment stripe/before/pi_7", "is not when it has changed"])],
+        true,
+    ),
     // Where the last run ended it looks whether that is still so.
     (
         "UPDATE batches SET hash = sha256('x') WHERE stream = {stream} AND next_offset = {border}",
@@ -155,6 +171,7 @@ const TAMPERED: &[(&str, &[Told], bool)] = &[
     ("UPDATE postings SET amount = amount + 1 WHERE stream = {stream} AND message_offset = {old}", &[], true),
     ("DELETE FROM events WHERE stream = {stream} AND message_offset = {old}", &[], true),
     ("UPDATE resources SET revision = 5 WHERE path = 'stripe/before/pi_3'", &[], true),
+    ("UPDATE events SET previous_at = updated_at WHERE stream = {stream} AND message_offset = {old}", &[], true),
     ("SELECT 1", &[], false),
 ];
 
@@ -169,7 +186,7 @@ fn a_wrong_in_the_new_part_is_found_and_one_in_the_old_by_a_whole_run() -> Resul
     consumed(&flow)?;
     let stream: i64 = flow.ledger.db.one("SELECT stream FROM streams")?;
     let names: BTreeMap<&str, i64> =
-        [("{stream}", stream), ("{new}", 13), ("{old}", 3), ("{moved}", 7), ("{border}", 10)].into();
+        [("{stream}", stream), ("{new}", 13), ("{old}", 3), ("{moved}", 7), ("{last}", 20), ("{border}", 10)].into();
     let put_in =
         |text: &str| names.iter().fold(text.to_owned(), |text, (name, value)| text.replace(name, &value.to_string()));
     let (bootstrap, topic) = (flow.bootstrap().to_owned(), flow.topic.clone());

@@ -8,6 +8,7 @@ pub mod balances;
 mod columns;
 pub mod counts;
 pub mod cursor;
+mod events_of;
 pub mod export;
 mod reasons;
 pub mod statement;
@@ -15,6 +16,7 @@ pub mod status;
 pub mod trace;
 
 pub use columns::{MinorUnits, When};
+pub(crate) use events_of::{events_of, look_up_only};
 
 use crate::error::DatabaseError;
 use sqlx::postgres::PgConnection;

@@ -1,11 +1,12 @@
 //! `trace`: everything known of a resource, the answer to "why is this balance so?".
 
 use super::reasons::{Contender, Ranks};
-use super::{MinorUnits, When, snapshot};
+use super::{MinorUnits, When, events_of, look_up_only, snapshot};
 use crate::error::DatabaseError;
 use postonce_schema::{EventId, ResourceId, Timestamp};
 use serde::Serialize;
 use serde_json::value::RawValue;
+use sqlx::AssertSqlSafe;
 use sqlx::postgres::PgConnection;
 use std::collections::HashMap;
 use uuid::Uuid;
@@ -166,10 +167,11 @@ async fn of_resources(
     .bind(ids)
     .fetch_all(&mut *connection)
     .await?;
+    look_up_only(connection).await?;
     let mut traces = Vec::with_capacity(resources.len());
     for resource in resources {
-        let mut events: Vec<TracedEvent> =
-            sqlx::query_as(EVENTS).bind(resource.resource_id).bind(&resource.kind).fetch_all(&mut *connection).await?;
+        let events = sqlx::query_as(AssertSqlSafe(events())).bind(resource.resource_id).bind(&resource.kind);
+        let mut events: Vec<TracedEvent> = events.fetch_all(&mut *connection).await?;
         attach_postings(connection, &mut events).await?;
         explain(&resource, &mut events, ranks);
         let incidents = sqlx::query_as(INCIDENTS).bind(resource.resource_id).fetch_all(&mut *connection).await?;
@@ -190,11 +192,13 @@ async fn of_resources(
     Ok(traces)
 }
 
+fn events() -> String {
+    let columns = "event_id, state, updated_at, outcome, stream, message_offset, message_time, source, fingerprint";
+    format!("WITH seen AS (({}) {CONFLICTS_AND_PLACES}", events_of(columns, "resource_id = $1"))
+}
+
 // The state of a conflict stands in the row of its id's first arrival: the id fixes it.
-const EVENTS: &str = "
-WITH seen AS (
-    SELECT event_id, state, updated_at, outcome, stream, message_offset, message_time, source, fingerprint
-    FROM events WHERE resource_id = $1
+const CONFLICTS_AND_PLACES: &str = "
     UNION ALL
     SELECT c.event_id, first.state, c.updated_at, 'C', c.stream, c.message_offset, c.message_time, c.source, c.fingerprint
     FROM conflicts c JOIN events first USING (updated_at, event_id) WHERE c.resource_id = $1

@@ -13,16 +13,16 @@ use sqlx::postgres::PgConnection;
 use std::collections::BTreeMap;
 
 const TABLE: &str = "account_postings";
-const SELECT: &str = "SELECT account_id, last_effective_at, stream, base_offset, offsets FROM account_postings";
+const COLUMNS: &str = "account_id, last_effective_at, stream, base_offset, offsets";
 
 /// All of them.
 pub async fn whole(connection: &mut PgConnection) -> Result<Scan, VerifyError> {
-    Scan::whole(connection, TABLE, SELECT).await
+    Scan::whole(connection, TABLE, COLUMNS).await
 }
 
 /// Only those of these ranges of offsets.
 pub fn offsets(conditions: Vec<String>) -> Scan {
-    Scan::offsets(TABLE, SELECT, conditions)
+    Scan::offsets(TABLE, COLUMNS, conditions)
 }
 
 /// Adds the rows up, as far as the streams had come. What stands behind that belongs to

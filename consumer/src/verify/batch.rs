@@ -227,10 +227,21 @@ fn seen(stream: i64, event: &Event, ledger: &mut Ledger<'_>) {
     }
     // A conflict may have become the state or not: its resource is judged by itself.
     let changed = matches!(event.outcome, b'P' | b'N');
-    if changed && ledger.resources.saw(event.resource, stream, event.offset) {
+    if !ledger.resources.saw(event.resource, stream, event.offset) {
+        return;
+    }
+    if changed {
         match ledger.resources.contested.get_mut(&event.resource) {
             Some(contested) => contested.changes += 1,
             None => ledger.sums.changed(event.resource),
+        }
+        // Not so a conflict: nothing points to it, for the event before it has its time.
+        ledger.sums.changed_at(event.resource, event.updated_at);
+    }
+    if let Some(time) = event.previous_at {
+        ledger.sums.points_to(event.resource, time);
+        if time >= event.updated_at {
+            ledger.resources.circular.insert(event.resource);
         }
     }
 }

@@ -149,6 +149,10 @@ pub struct Resources {
     cuts: Vec<Cut>,
     pub wanted: Wanted,
     pub contested: HashMap<ResourceId, Contested>,
+    /// Those with an event that says of the one before it that it was no earlier. Where
+    /// all go back in time, no chain of events can close to a circle that nothing leads
+    /// to; these are followed one by one.
+    pub circular: HashSet<ResourceId>,
     /// Those that have had an event, where only these are judged: not here, but one by one.
     pub touched: Option<HashSet<ResourceId>>,
     pub count: u64,
@@ -193,9 +197,9 @@ pub async fn read(
         .await?;
         snapshot.commit().await?;
     }
-    findings.compared(Check::Resources, all.count);
-    findings.compared(Check::Events, all.count);
-    findings.compared(Check::Positions, all.count);
+    for check in [Check::Resources, Check::Trace, Check::Events, Check::Positions] {
+        findings.compared(check, all.count);
+    }
     Ok(all)
 }
 
@@ -231,6 +235,7 @@ fn one(resource: &Resource<'_>, rules: &Rules, all: &mut Resources, sums: &mut S
         Some(contested) => contested.revision = resource.revision,
         None => sums.revised(resource.id, resource.revision),
     }
+    sums.points_to(resource.id, resource.updated_at);
     let finding = |what: String| Finding { resource: Some(resource.name()), ..Finding::new(what) };
     let expected = ResourceId::new(resource.kind, resource.path);
     if expected != resource.id {

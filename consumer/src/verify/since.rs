@@ -9,7 +9,7 @@ use super::accounts;
 use super::report::{Check, Finding, Findings};
 use super::snapshot::{Head, Stream};
 use super::sums::Sums;
-use super::suspects::Suspects;
+use super::suspects::{Suspects, any_of};
 use super::tables::{Scan, Table};
 use crate::chain::Hash;
 use crate::read::{MinorUnits, When};
@@ -153,18 +153,21 @@ pub async fn touched(
     touched: &HashSet<ResourceId>,
     findings: &mut Findings,
 ) -> Result<(), VerifyError> {
-    let ids: Vec<&ResourceId> = touched.iter().collect();
+    let ids: Vec<ResourceId> = touched.iter().copied().collect();
     let count = u64::try_from(ids.len()).unwrap_or(u64::MAX);
-    for check in [Check::Resources, Check::Events, Check::Positions] {
+    for check in [Check::Resources, Check::Trace, Check::Events, Check::Positions] {
         findings.compared(check, count);
     }
+    let mut broken = Vec::new();
     for ids in ids.chunks(RESOURCES) {
-        let ids: Vec<String> = ids.iter().map(|id| Uuid::from_bytes(*id.as_bytes()).to_string()).collect();
         let mut suspects = Suspects::default();
-        suspects.read(connection, rules, &format!("resource_id = ANY('{{{}}}'::uuid[])", ids.join(","))).await?;
-        suspects.read_postings(connection).await?;
-        suspects.judge_states(findings);
-        suspects.judge(findings);
+        broken.append(&mut suspects.follow(connection, rules, ids).await?);
+        suspects.judge_all(connection, findings).await?;
+    }
+    if !broken.is_empty() {
+        let mut suspects = Suspects::default();
+        suspects.read(connection, rules, &any_of(&broken)).await?;
+        suspects.judge_all(connection, findings).await?;
     }
     Ok(())
 }

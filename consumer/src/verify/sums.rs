@@ -3,7 +3,9 @@
 //! By account: debits and credits of the postings beside those of the balance, and the
 //! net of the postings beside the net of the positions. By *bucket* of resources: the
 //! same money once more, each amount multiplied by a hash of its resource and account,
-//! so that two wrongs that cancel each other out on an account are still seen. The hash
+//! so that two wrongs that cancel each other out on an account are still seen. In the same
+//! way, how often a resource has changed, and when, by its events and by what points to
+//! them: the resource to its last change, each event to the one before it. The hash
 //! has a random key for each run: nobody can make a wrong that it hides.
 
 use crate::account_postings::AccountPostings;
@@ -55,6 +57,8 @@ pub struct Bucket {
     held: u128,
     changes: u128,
     revisions: u128,
+    change_times: u128,
+    pointed_to: u128,
 }
 
 impl Bucket {
@@ -64,6 +68,10 @@ impl Bucket {
 
     pub fn changes_differ(&self) -> bool {
         self.changes != self.revisions
+    }
+
+    pub fn chains_differ(&self) -> bool {
+        self.change_times != self.pointed_to
     }
 }
 
@@ -166,9 +174,24 @@ impl Sums {
         bucket.revisions = bucket.revisions.wrapping_add(weight.wrapping_mul(u128::from(revision.unsigned_abs())));
     }
 
+    /// When an event became its resource's state.
+    pub fn changed_at(&mut self, resource: ResourceId, updated_at: i64) {
+        let weight = u128::from(self.key.hash_one((resource, updated_at)));
+        let bucket = &mut self.buckets[bucket(resource)];
+        bucket.change_times = bucket.change_times.wrapping_add(weight);
+    }
+
+    /// When a resource, or one of its events, says that there was such a change.
+    pub fn points_to(&mut self, resource: ResourceId, time: i64) {
+        let weight = u128::from(self.key.hash_one((resource, time)));
+        let bucket = &mut self.buckets[bucket(resource)];
+        bucket.pointed_to = bucket.pointed_to.wrapping_add(weight);
+    }
+
     /// The buckets whose sides differ.
     pub fn wrong_buckets(&self) -> impl Iterator<Item = (usize, &Bucket)> {
-        self.buckets.iter().enumerate().filter(|(_, bucket)| bucket.money_differs() || bucket.changes_differ())
+        let differs = |bucket: &Bucket| bucket.money_differs() || bucket.changes_differ() || bucket.chains_differ();
+        self.buckets.iter().enumerate().filter(move |(_, bucket)| differs(bucket))
     }
 
     fn weigh(&self, resource: ResourceId, account: AccountId, amount: i128) -> u128 {
@@ -216,5 +239,20 @@ mod tests {
         assert_eq!(sums.wrong_buckets().count(), 0);
         sums.changed(resource(9));
         assert!(sums.wrong_buckets().all(|(_, bucket)| bucket.changes_differ() && !bucket.money_differs()));
+    }
+
+    #[test]
+    fn each_change_is_pointed_to_as_often_as_there_are_changes_then() {
+        let mut sums = Sums::default();
+        // The last change was at 9; two are at 5.
+        [9, 5, 5, 2].into_iter().for_each(|time| sums.changed_at(resource(1), time));
+        [9, 5, 5].into_iter().for_each(|time| sums.points_to(resource(1), time));
+        assert_eq!(sums.wrong_buckets().count(), 1, "nothing points to the first");
+        sums.points_to(resource(1), 2);
+        assert_eq!(sums.wrong_buckets().count(), 0);
+        sums.changed_at(resource(1), 7);
+        sums.points_to(resource(2), 7);
+        assert!(sums.wrong_buckets().all(|(_, bucket)| bucket.chains_differ() && !bucket.changes_differ()));
+        assert_eq!(sums.wrong_buckets().count(), 2, "another resource's change is none of its own");
     }
 }

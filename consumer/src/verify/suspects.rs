@@ -8,13 +8,20 @@ use super::resources::Resource;
 use super::snapshot::Cut;
 use super::tables::{Event, Read, Table, posting};
 use crate::decide::UnreadableState;
-use crate::read::snapshot;
+use crate::read::{events_of, look_up_only, snapshot};
 use crate::rows::Posted;
 use postonce_schema::{AccountId, EventId, Fingerprint, ResourceId, Rules};
 use sqlx::postgres::PgConnection;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt::Write;
+use uuid::Uuid;
 
+/// Resources that one statement follows: Postgres holds all of their events in memory.
+const FOLLOWED: usize = 20_000;
+/// Of so many resources, and of so many for the pages of `events`, it is cheaper to read
+/// all events once: to follow one takes as long as to read some pages.
+const MANY: usize = 50_000;
+const PAGES_OF_A_RESOURCE: usize = 5;
 /// So many of a resource's events are named.
 const MOST_EVENTS: usize = 5;
 /// Places of one stream that are closer to each other are read as one range.
@@ -36,11 +43,25 @@ struct Suspect {
     revision: i64,
     changes: i64,
     conflicts: i64,
+    /// When it says that it has changed last.
+    updated_at: i64,
     /// The event that it says to be in the state of.
     state: Option<Result<(EventId, Fingerprint), UnreadableState>>,
     /// What it holds by its facts, and what its postings have moved, for each account.
     accounts: BTreeMap<AccountId, (i128, i128)>,
-    events: Vec<(i64, i64, EventId, Fingerprint)>,
+    /// The latest comes last.
+    events: Vec<Brought>,
+}
+
+/// What is asked of an event or a conflict.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Brought {
+    updated_at: i64,
+    at: (i64, i64),
+    id: EventId,
+    fingerprint: Fingerprint,
+    changed: bool,
+    previous_at: Option<i64>,
 }
 
 /// Some resources, as each was in a snapshot of its own.
@@ -53,6 +74,8 @@ pub struct Suspects {
 
 impl Suspects {
     /// Reads the resources of this condition, with all of their events, in one snapshot.
+    /// Where something is wrong, the way to the events may be, too: `events` is read
+    /// whole, once for all that are looked for.
     pub async fn read(
         &mut self,
         connection: &mut PgConnection,
@@ -60,15 +83,56 @@ impl Suspects {
         condition: &str,
     ) -> Result<(), VerifyError> {
         let mut snapshot = snapshot(connection).await?;
-        let cut = Cut::read(&mut snapshot).await?;
+        let events = format!("{} WHERE {condition}", Table::Events.select());
+        self.read_with(&mut snapshot, rules, (condition, &events)).await?;
+        Ok(snapshot.commit().await?)
+    }
+
+    /// Reads these resources, with the events to which the resource itself leads, in one
+    /// snapshot for some of them at a time. Those of which that cannot be all are not kept,
+    /// but named.
+    pub async fn follow(
+        &mut self,
+        connection: &mut PgConnection,
+        rules: &Rules,
+        ids: &[ResourceId],
+    ) -> Result<Vec<ResourceId>, VerifyError> {
+        let pages = Table::Events.whole(connection).await?.pages();
+        if ids.len() >= MANY && pages / PAGES_OF_A_RESOURCE < ids.len() {
+            self.read(connection, rules, &any_of(ids)).await?;
+            return Ok(Vec::new());
+        }
+        ids.iter().for_each(|id| _ = self.resources.entry(*id).or_default());
+        for ids in ids.chunks(FOLLOWED) {
+            let mut snapshot = snapshot(connection).await?;
+            look_up_only(&mut snapshot).await?;
+            let condition = any_of(ids);
+            let events = events_of(Table::Events.columns(), &condition);
+            self.read_with(&mut snapshot, rules, (&condition, &events)).await?;
+            snapshot.commit().await?;
+        }
+        let broken: Vec<ResourceId> =
+            self.resources.extract_if(|_, suspect| !suspect.is_whole()).map(|(id, _)| id).collect();
+        self.places.retain(|_, id| self.resources.contains_key(id));
+        Ok(broken)
+    }
+
+    async fn read_with(
+        &mut self,
+        snapshot: &mut PgConnection,
+        rules: &Rules,
+        (condition, events): (&str, &str),
+    ) -> Result<(), VerifyError> {
+        let cut = Cut::read(snapshot).await?;
         let select = format!("{} WHERE {condition}", Resource::COLUMNS);
-        copy_out(&mut snapshot, &select, |mut row| {
+        copy_out(snapshot, &select, |mut row| {
             self.resource(&Resource::read(&mut row)?, rules);
             Ok::<(), VerifyError>(())
         })
         .await?;
-        for table in [Table::Events, Table::Conflicts] {
-            copy_out(&mut snapshot, &format!("{} WHERE {condition}", table.select()), |mut row| {
+        let conflicts = format!("{} WHERE {condition}", Table::Conflicts.select());
+        for (table, select) in [(Table::Events, events), (Table::Conflicts, &conflicts)] {
+            copy_out(snapshot, select, |mut row| {
                 // What stands behind the cut is no event of this snapshot, but a stray row.
                 if let Read::Event(stream, event) = table.read(&mut row)?
                     && cut.covers(stream, event.offset)
@@ -79,13 +143,21 @@ impl Suspects {
             })
             .await?;
         }
-        snapshot.commit().await?;
+        self.resources.values_mut().for_each(|suspect| suspect.events.sort_unstable());
         Ok(())
+    }
+
+    /// How many of these places have brought a change of the resource.
+    pub fn changes(&self, id: ResourceId, counts: impl Fn(i64, i64) -> bool) -> i64 {
+        let events = self.resources.get(&id).into_iter().flat_map(|suspect| &suspect.events);
+        let changes = events.filter(|event| event.changed && counts(event.at.0, event.at.1));
+        i64::try_from(changes.count()).unwrap_or(i64::MAX)
     }
 
     fn resource(&mut self, resource: &Resource<'_>, rules: &Rules) {
         let suspect = self.resources.entry(resource.id).or_default();
         (suspect.name, suspect.revision) = (Some(resource.name()), resource.revision);
+        suspect.updated_at = resource.updated_at;
         let state = resource.state(rules);
         for posting in state.iter().flat_map(|state| &state.position) {
             let amount = i128::from(posting.amount);
@@ -97,9 +169,11 @@ impl Suspects {
 
     fn event(&mut self, stream: i64, event: &Event) {
         let suspect = self.resources.entry(event.resource).or_default();
-        suspect.changes += i64::from(matches!(event.outcome, b'P' | b'N'));
+        let changed = matches!(event.outcome, b'P' | b'N');
+        suspect.changes += i64::from(changed);
         suspect.conflicts += i64::from(event.outcome == b'C');
-        suspect.events.push((stream, event.offset, event.id, event.fingerprint));
+        let Event { updated_at, id, fingerprint, previous_at, .. } = *event;
+        suspect.events.push(Brought { updated_at, at: (stream, event.offset), id, fingerprint, changed, previous_at });
         if event.outcome != b'N' {
             self.places.insert((stream, event.offset), event.resource);
         }
@@ -165,14 +239,70 @@ impl Suspect {
             let what = format!("the resource holds by its facts what its postings have not moved{}", self.told());
             findings.add(Check::Positions, self.finding(id, what).account(*account).instead(held, posted));
         }
-        let by_conflict = self.revision - self.changes;
         if self.name.is_none() && !self.events.is_empty() {
             let what = "the resource's row is gone; it has events".to_owned();
             findings.add(Check::Resources, self.finding(id, what));
-        } else if !(0..=self.conflicts).contains(&by_conflict) {
+        } else if !self.is_counted() {
             let what = "the resource's revision is not the number of its changes".to_owned();
             findings.add(Check::Resources, self.finding(id, what).instead(self.changes, self.revision));
         }
+        if self.name.is_some() {
+            self.judge_chain(id, findings);
+        }
+    }
+
+    /// Whether its revision is the number of its changes: how many conflicts were among
+    /// them no row says, but not more than there are.
+    fn is_counted(&self) -> bool {
+        (0..=self.conflicts).contains(&self.revision.saturating_sub(self.changes))
+    }
+
+    /// Whether these events are all that there are, though they were found by following
+    /// the resource.
+    fn is_whole(&self) -> bool {
+        self.name.is_some() && self.is_counted() && self.is_linked() && self.shown() == self.changes
+    }
+
+    fn judge_chain(&self, id: ResourceId, findings: &mut Findings) {
+        let shown = self.shown();
+        if shown < self.changes {
+            let what = format!(
+                "`trace` would not show all of the resource's events: by updated_at of the resource and previous_at of \
+                 each event it comes to fewer than have changed the resource{}",
+                self.told()
+            );
+            findings.add(Check::Trace, self.finding(id, what).instead(self.changes, shown));
+        } else if !self.is_linked() {
+            let what = format!(
+                "previous_at of the resource's events, or updated_at of the resource, is not when it has changed{}",
+                self.told()
+            );
+            findings.add(Check::Trace, self.finding(id, what));
+        }
+    }
+
+    /// How many of its changes are found from the resource on, all of one time together.
+    fn shown(&self) -> i64 {
+        let (mut times, mut next) = (HashSet::new(), vec![self.updated_at]);
+        while let Some(time) = next.pop() {
+            if times.insert(time) {
+                let first = self.events.partition_point(|event| event.updated_at < time);
+                let then = self.events[first..].iter().take_while(|event| event.updated_at == time);
+                next.extend(then.filter(|event| event.changed).filter_map(|event| event.previous_at));
+            }
+        }
+        let shown = self.events.iter().filter(|event| event.changed && times.contains(&event.updated_at));
+        i64::try_from(shown.count()).unwrap_or(i64::MAX)
+    }
+
+    /// Whether each change is pointed to as often as there are changes at its time.
+    fn is_linked(&self) -> bool {
+        let changed = self.events.iter().filter(|event| event.changed).map(|event| event.updated_at);
+        let pointed_to = self.events.iter().filter_map(|event| event.previous_at).chain([self.updated_at]);
+        let (mut changed, mut pointed_to): (Vec<i64>, Vec<i64>) = (changed.collect(), pointed_to.collect());
+        changed.sort_unstable();
+        pointed_to.sort_unstable();
+        changed == pointed_to
     }
 
     /// Whether the state is one of the events, or cannot even be read. Only where no pass
@@ -180,7 +310,7 @@ impl Suspect {
     fn judge_state(&self, id: ResourceId, findings: &mut Findings) {
         match &self.state {
             Some(Err(error)) => findings.add(Check::Events, self.finding(id, error.to_string())),
-            Some(Ok(state)) if self.events.iter().all(|(_, _, event, content)| (*event, *content) != *state) => {
+            Some(Ok(state)) if self.events.iter().all(|event| (event.id, event.fingerprint) != *state) => {
                 findings.add(Check::Events, self.finding(id, STRANGE_STATE.to_owned()).event(state.0));
             }
             _ => {}
@@ -191,7 +321,7 @@ impl Suspect {
         let mut finding = Finding::new(what).resource(id);
         finding.resource.clone_from(&self.name);
         match self.events.last() {
-            Some((stream, offset, event, _)) => finding.at(*stream, *offset).event(*event),
+            Some(Brought { at: (stream, offset), id, .. }) => finding.at(*stream, *offset).event(*id),
             None => finding,
         }
     }
@@ -199,22 +329,39 @@ impl Suspect {
     /// The resource's events, for a person to look at.
     fn told(&self) -> String {
         let mut text = String::new();
-        for (stream, offset, event, _) in self.events.iter().rev().take(MOST_EVENTS) {
+        for Brought { at: (stream, offset), id, .. } in self.events.iter().rev().take(MOST_EVENTS) {
             let separator = if text.is_empty() { "; its events: " } else { ", " };
             // Writing to a string does not fail.
-            let _ = write!(text, "{separator}{event} at offset {offset} of stream {stream}");
+            let _ = write!(text, "{separator}{id} at offset {offset} of stream {stream}");
         }
         text
     }
 }
 
 impl Suspects {
-    /// Judges also whether each is in the state of one of its events.
-    pub fn judge_states(&self, findings: &mut Findings) {
+    /// Judges each with its postings, and whether it is in the state of one of its events.
+    pub async fn judge_all(
+        mut self,
+        connection: &mut PgConnection,
+        findings: &mut Findings,
+    ) -> Result<(), VerifyError> {
+        self.read_postings(connection).await?;
+        self.judge_states(findings);
+        self.judge(findings);
+        Ok(())
+    }
+
+    fn judge_states(&self, findings: &mut Findings) {
         let mut resources: Vec<(&ResourceId, &Suspect)> = self.resources.iter().collect();
         resources.sort_unstable_by_key(|(id, _)| **id);
         resources.into_iter().for_each(|(id, suspect)| suspect.judge_state(*id, findings));
     }
+}
+
+/// The condition for these resources.
+pub fn any_of(ids: &[ResourceId]) -> String {
+    let ids: Vec<String> = ids.iter().map(|id| Uuid::from_bytes(*id.as_bytes()).to_string()).collect();
+    format!("resource_id = ANY('{{{}}}'::uuid[])", ids.join(","))
 }
 
 #[cfg(test)]

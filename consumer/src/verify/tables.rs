@@ -29,6 +29,8 @@ pub struct Event {
     pub fingerprint: Fingerprint,
     /// `C` for a conflict.
     pub outcome: u8,
+    /// Of an event that became the state: when the state before it was.
+    pub previous_at: Option<i64>,
     /// What the batch chain hashes.
     pub canonical: Box<[u8]>,
 }
@@ -36,7 +38,7 @@ pub struct Event {
 /// A table's rows, chunk by chunk.
 pub struct Scan {
     table: &'static str,
-    select: &'static str,
+    columns: &'static str,
     chunks: Chunks,
     /// The file that holds the table: another one means that its rows have moved.
     file: Option<i64>,
@@ -64,30 +66,35 @@ impl Table {
         }
     }
 
-    /// All columns that are checked, and no condition yet.
-    pub fn select(self) -> &'static str {
+    /// All columns that are checked.
+    pub fn columns(self) -> &'static str {
         match self {
             Self::Events => {
-                "SELECT stream, message_offset, updated_at, event_id, resource_id, fingerprint, message_time, source,
-                        outcome, state FROM events"
+                "stream, message_offset, updated_at, event_id, resource_id, fingerprint, message_time, source,
+                 outcome, state, previous_at"
             }
             // The bytes themselves stay where they are.
             Self::Conflicts => {
-                "SELECT stream, message_offset, updated_at, event_id, resource_id, fingerprint, message_time, source,
-                        sha256(value) FROM conflicts"
+                "stream, message_offset, updated_at, event_id, resource_id, fingerprint, message_time, source,
+                 sha256(value)"
             }
-            Self::Postings => "SELECT stream, message_offset, line, debit, credit, amount, effective_at FROM postings",
+            Self::Postings => "stream, message_offset, line, debit, credit, amount, effective_at",
         }
+    }
+
+    /// All of them, and no condition yet.
+    pub fn select(self) -> String {
+        format!("SELECT {} FROM {}", self.columns(), self.name())
     }
 
     /// All of it.
     pub async fn whole(self, connection: &mut PgConnection) -> Result<Scan, VerifyError> {
-        Scan::whole(connection, self.name(), self.select()).await
+        Scan::whole(connection, self.name(), self.columns()).await
     }
 
     /// Only the rows of these ranges of offsets.
     pub fn offsets(self, conditions: impl IntoIterator<Item = String>) -> Scan {
-        Scan::offsets(self.name(), self.select(), conditions)
+        Scan::offsets(self.name(), self.columns(), conditions)
     }
 
     pub fn read(self, row: &mut Row<'_>) -> Result<Read, VerifyError> {
@@ -109,6 +116,7 @@ impl Table {
             Self::Conflicts => Kept::Conflict { value: row.array::<32>()? },
             _ => Kept::Event { outcome: row.byte()?, state: row.text()? },
         };
+        let previous_at = if self == Self::Events { row.optional_time()? } else { None };
         let mut canonical = Vec::with_capacity(160);
         Accepted {
             offset,
@@ -132,6 +140,7 @@ impl Table {
             resource: ResourceId::from_bytes(resource),
             fingerprint: Fingerprint::from_bytes(fingerprint),
             outcome,
+            previous_at,
             canonical: canonical.into(),
         };
         Ok(Read::Event(stream, event))
@@ -151,7 +160,7 @@ impl Scan {
     pub async fn whole(
         connection: &mut PgConnection,
         table: &'static str,
-        select: &'static str,
+        columns: &'static str,
     ) -> Result<Self, VerifyError> {
         let end: i64 =
             sqlx::query_scalar("SELECT pg_relation_size($1::regclass) / current_setting('block_size')::bigint")
@@ -159,12 +168,12 @@ impl Scan {
                 .fetch_one(&mut *connection)
                 .await?;
         let file = Some(file(connection, table).await?);
-        Ok(Self { table, select, chunks: Chunks::Pages { next: 0, end }, file })
+        Ok(Self { table, columns, chunks: Chunks::Pages { next: 0, end }, file })
     }
 
     /// Only the rows of these ranges of offsets, each a condition of its own.
-    pub fn offsets(table: &'static str, select: &'static str, conditions: impl IntoIterator<Item = String>) -> Self {
-        Self { table, select, chunks: Chunks::Offsets(conditions.into_iter().collect()), file: None }
+    pub fn offsets(table: &'static str, columns: &'static str, conditions: impl IntoIterator<Item = String>) -> Self {
+        Self { table, columns, chunks: Chunks::Offsets(conditions.into_iter().collect()), file: None }
     }
 
     /// How many are left; none where it goes by offsets.
@@ -195,7 +204,7 @@ impl Scan {
             }
             Chunks::Offsets(left) => left.pop_front()?,
         };
-        Some(format!("{} WHERE {condition}", self.select))
+        Some(format!("SELECT {} FROM {} WHERE {condition}", self.columns, self.table))
     }
 
     /// Reads the next chunk, if there is one.

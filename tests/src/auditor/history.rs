@@ -26,6 +26,8 @@ pub struct Arrival {
     /// Of its postings; empty if it has none.
     pub posted: Pairs,
     pub incidents: Vec<String>,
+    /// Of its dedup row: when the state was that it displaced.
+    pub previous_at: Option<i64>,
 }
 
 /// What is known of a resource at one point of the history.
@@ -152,6 +154,13 @@ impl History {
         if expected.as_ref().is_some_and(|expected| expected != posted) {
             let expected = expected.unwrap_or_default();
             return Err(format!("its postings move {posted:?}; position(new) - position(old) is {expected:?}"));
+        }
+        if let Verdict::Becomes(Some('P' | 'N') | None) | Verdict::Superseded = verdict {
+            let displaced = self.held.as_ref().filter(|_| !matches!(verdict, Verdict::Superseded));
+            let displaced = displaced.map(|held| held.standing.1);
+            if arrival.previous_at != displaced {
+                return Err(format!("its previous_at is {:?}; it displaced {displaced:?}", arrival.previous_at));
+            }
         }
         self.explain_incidents(arrival)
     }

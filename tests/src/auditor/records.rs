@@ -75,6 +75,7 @@ pub struct Accepted {
     pub state: String,
     /// Microseconds since 1970.
     pub updated_at: i64,
+    pub previous_at: Option<i64>,
 }
 
 #[derive(Default)]
@@ -188,19 +189,20 @@ fn marks(from: i64, next: i64, outcomes: &[u8]) -> Result<Vec<(i64, Mark)>> {
 }
 
 fn accepted(db: &Db) -> Result<HashMap<At, Accepted>> {
-    type Row = (i64, i64, String, String, String, Option<String>, Option<String>, Option<String>, i64);
+    type Row = (i64, i64, String, String, String, Option<String>, Option<String>, Option<String>, i64, Option<i64>);
     let rows: Vec<Row> = db.rows(
         "SELECT a.stream, a.message_offset, a.outcome, encode(a.event_id, 'hex'), replace(a.fingerprint::text, '-', ''),
-                r.kind, r.path, a.state, (extract(epoch FROM a.updated_at) * 1000000)::bigint
-         FROM (SELECT stream, message_offset, outcome::text, event_id, fingerprint, resource_id, state, updated_at
+                r.kind, r.path, a.state, (extract(epoch FROM a.updated_at) * 1000000)::bigint,
+                (extract(epoch FROM a.previous_at) * 1000000)::bigint
+         FROM (SELECT stream, message_offset, outcome::text, event_id, fingerprint, resource_id, state, updated_at, previous_at
                FROM events
                UNION ALL
-               SELECT c.stream, c.message_offset, 'C', event_id, c.fingerprint, c.resource_id, e.state, updated_at
+               SELECT c.stream, c.message_offset, 'C', event_id, c.fingerprint, c.resource_id, e.state, updated_at, NULL
                FROM conflicts c LEFT JOIN events e USING (updated_at, event_id)) a
          LEFT JOIN resources r USING (resource_id)",
     )?;
     let mut accepted = HashMap::new();
-    for (stream, offset, letter, id, fingerprint, kind, path, state, updated_at) in rows {
+    for (stream, offset, letter, id, fingerprint, kind, path, state, updated_at, previous_at) in rows {
         let at = || format!("the dedup row of offset {offset} in stream {stream}");
         let row = Accepted {
             letter: letter.chars().next().with_context(at)?,
@@ -211,6 +213,7 @@ fn accepted(db: &Db) -> Result<HashMap<At, Accepted>> {
             path: path.unwrap_or_default(),
             state: state.unwrap_or_default(),
             updated_at,
+            previous_at,
         };
         if accepted.insert((stream, offset), row).is_some() {
             bail!("{} is not alone", at());
