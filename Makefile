@@ -1,6 +1,6 @@
 # The few things that people type. Each installs what it needs by itself
 # (setup.sh), or says what to install.
-.PHONY: demo build test soak up down clean-test-parts
+.PHONY: demo build test soak bench up down clean-test-parts
 
 # Events through Kafka into the ledger, with a crash in the middle.
 demo:
@@ -30,6 +30,22 @@ soak:
 	cargo build --locked
 	POSTONCE_SOAK_MINUTES=$(MINUTES) POSTONCE_SOAK_SEED=$(SEED) \
 		cargo test --locked -p postonce-tests --test real_parts -- --exact soak::survives_faults_in_any_order
+
+# Against named baselines, in under half an hour; `make bench SIZE=full` has growth to 20
+# million events and takes hours, `make bench SIZE=tiny` only shows that all of it works.
+# ONLY=1,2,3 measures these alone. The result is in target/bench/report.json, too.
+SIZE ?= default
+ONLY ?=
+# A tiny run judges no times, so it takes the build that the tests have made.
+BENCH_PROFILE = $(if $(filter tiny,$(SIZE)),dev,release)
+BENCH_PROGRAMS = target/$(if $(filter tiny,$(SIZE)),debug,release)
+bench:
+	./setup.sh bench
+	cargo build --locked --workspace --profile $(BENCH_PROFILE)
+	cargo bench --locked --workspace --profile $(BENCH_PROFILE) --bench client -- $(if $(filter tiny,$(SIZE)),--quick)
+	mkdir -p target/bench
+	$(BENCH_PROGRAMS)/postonce-bench --size $(SIZE) $(if $(ONLY),--only $(ONLY)) \
+		--json-file target/bench/report.json
 
 # Kafka, Postgres and a consumer in containers.
 up:

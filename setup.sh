@@ -1,6 +1,6 @@
 #!/bin/sh
-# Makes a machine ready: `./setup.sh demo` or `./setup.sh test`. May be run any
-# number of times; what is there is not touched.
+# Makes a machine ready: `./setup.sh demo`, `./setup.sh test` or `./setup.sh bench`. May
+# be run any number of times; what is there is not touched.
 #
 # Programs come from the machine's package manager, if this user may use it;
 # otherwise the line to run is printed and the exit code is 1. Everything else
@@ -10,9 +10,9 @@ cd "$(dirname "$0")"
 
 purpose=${1:-}
 case $purpose in
-demo | test) ;;
+demo | test | bench) ;;
 *)
-    echo "usage: ./setup.sh demo|test" >&2
+    echo "usage: ./setup.sh demo|test|bench" >&2
     exit 2
     ;;
 esac
@@ -51,9 +51,11 @@ missing() {
     have make || echo make
     have_perl || echo perl
     have_postgres || echo postgres
-    if [ "$purpose" = test ]; then
+    if [ "$purpose" != demo ]; then
         have_java || echo java
         have mvn || echo maven
+    fi
+    if [ "$purpose" = test ]; then
         have python3 || echo python
         have_venv || echo venv
         have unzip || echo unzip
@@ -247,10 +249,12 @@ make_venv() {
 
 require_cargo
 install_missing
-if [ "$purpose" = test ]; then
-    install_optional
+if [ "$purpose" != demo ]; then
     mkdir -p target
     fetch_kafka
+fi
+if [ "$purpose" = test ]; then
+    install_optional
     fetch_postgres18
     fetch_purchases
     fetch_python_packages

@@ -368,7 +368,7 @@ impl Drop for PrivatePostgres {
 
 /// A new directory for one server, which its owner can reach.
 fn private_directory(owner: Option<&Owner>) -> Result<TempDir> {
-    let temporary = std::env::temp_dir();
+    let temporary = tempfile::env::temp_dir();
     let candidates = [temporary.as_path(), Path::new("/tmp"), Path::new("/var/tmp")];
     let parent = candidates
         .into_iter()

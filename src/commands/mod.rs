@@ -8,7 +8,7 @@ pub mod export;
 pub mod generate;
 pub mod id;
 pub mod incidents;
-pub(crate) mod interrupt;
+pub mod interrupt;
 mod lines;
 pub mod migrate;
 pub mod quarantine;

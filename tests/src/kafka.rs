@@ -73,6 +73,11 @@ impl Kafka {
         format!("127.0.0.1:{}", self.port)
     }
 
+    /// The broker's process; none while it is stopped.
+    pub fn pid(&self) -> Option<u32> {
+        self.broker.as_ref().map(Child::id)
+    }
+
     /// The second listener's own port; 0 if there is none.
     pub fn behind_port(&self) -> u16 {
         self.behind.map_or(0, |(port, _)| port)

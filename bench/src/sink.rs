@@ -1,0 +1,133 @@
+//! 11: a one-row sink, as Kafka Connect's JDBC sink, Bento and Flink do it: from the same
+//! topic as 3, two connections, one row and nothing else for each event by multi-row
+//! `INSERT … ON CONFLICT (event_id) DO NOTHING` of 5,000, and then the offsets to Kafka.
+//!
+//! What helps it is given to it: arrays by `unnest`, which are quicker than 5,000 times
+//! VALUES (docs/performance.md has both); an event id that rises with time; the payload as
+//! text, out of which nothing but the id is read; the Kafka client set as ours is; no start
+//! of a process. It is a store of events and no ledger: no accounts, no balances, and the
+//! offsets are behind the rows.
+
+use crate::bench::{Bench, Run};
+use crate::ledger::{Ledger, on_threads};
+use crate::plan::{Contestant, Measurement};
+use crate::usage::{Client, Meter};
+use anyhow::{Context, Result, ensure};
+use postonce::commands::interrupt;
+use postonce_tests::unique;
+use rdkafka::Message as _;
+use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer};
+use rdkafka::message::BorrowedMessage;
+use serde::Deserialize;
+use sqlx::{Connection, PgConnection};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+pub const MEASUREMENT: Measurement = Measurement {
+    number: 11,
+    name: "sink",
+    what: "a one-row sink: multi-row INSERT … ON CONFLICT DO NOTHING of 5,000, offsets in Kafka",
+    contestants: &[Contestant { name: "sink", run: |bench, _| run(bench) }],
+};
+
+const CONNECTIONS: usize = 2;
+const ROWS: usize = 5_000;
+const PATIENCE: Duration = Duration::from_millis(100);
+
+const TABLES: &str = "
+    CREATE SCHEMA plain;
+    CREATE TABLE plain.events (event_id text PRIMARY KEY, payload text NOT NULL);";
+
+/// All that it reads of an event.
+#[derive(Deserialize)]
+struct Payload<'a> {
+    #[serde(borrow)]
+    data: Data<'a>,
+}
+
+#[derive(Deserialize)]
+struct Data<'a> {
+    event: &'a str,
+}
+
+fn run(bench: &Bench) -> Result<Run> {
+    let topic = bench.usual_topic()?;
+    let ledger = Ledger::empty(&bench.parts, "sink")?;
+    ledger.db.execute(TABLES)?;
+    ledger.checkpoint()?;
+    let (group, read) = (unique("sink"), AtomicU64::new(0));
+    let meter = Meter::start(&bench.parts, Client::Ourselves)?;
+    let begun = Instant::now();
+    on_threads(CONNECTIONS, |_, runtime| {
+        let mut connection = runtime.block_on(PgConnection::connect(&ledger.url))?;
+        let consumer = consumer(bench, &topic.name, &group)?;
+        // Both stay in the group until all is read: who left would move partitions.
+        while read.load(Ordering::Relaxed) < topic.events {
+            ensure!(interrupt::signal().is_none(), "stopped by a signal");
+            let waiting = poll(&consumer)?;
+            if waiting.is_empty() {
+                continue;
+            }
+            runtime.block_on(insert(&mut connection, &waiting))?;
+            consumer.commit_consumer_state(CommitMode::Sync)?;
+            read.fetch_add(u64::try_from(waiting.len())?, Ordering::Relaxed);
+        }
+        Ok(())
+    })?;
+    let seconds = begun.elapsed().as_secs_f64();
+    let usage = meter.stop()?;
+    let rows: i64 = ledger.db.one("SELECT count(*) FROM plain.events")?;
+    ensure!(u64::try_from(rows)? == topic.events, "{} events became {rows} rows", topic.events);
+    let mut run = Run { events: topic.events, seconds, usage, ..Run::default() };
+    run.usage.disk_bytes = Some(ledger.disk_bytes("plain")?);
+    Ok(run)
+}
+
+/// With the properties in which `postonce consume` differs from librdkafka for speed.
+fn consumer(bench: &Bench, topic: &str, group: &str) -> Result<BaseConsumer> {
+    let consumer: BaseConsumer = bench
+        .parts
+        .kafka
+        .client()
+        .set("group.id", group)
+        .set("auto.offset.reset", "earliest")
+        .set("enable.auto.commit", "false")
+        .set("partition.assignment.strategy", "cooperative-sticky")
+        .set("fetch.queue.backoff.ms", "2")
+        .set("queued.max.messages.kbytes", "8192")
+        .set("fetch.max.bytes", "4194304")
+        .create()?;
+    consumer.subscribe(&[topic])?;
+    Ok(consumer)
+}
+
+/// What is waiting, up to one statement's rows.
+fn poll(consumer: &BaseConsumer) -> Result<Vec<BorrowedMessage<'_>>> {
+    let mut waiting = Vec::with_capacity(ROWS);
+    while waiting.len() < ROWS {
+        match consumer.poll(PATIENCE) {
+            Some(message) => waiting.push(message?),
+            None => break,
+        }
+    }
+    Ok(waiting)
+}
+
+async fn insert(connection: &mut PgConnection, messages: &[BorrowedMessage<'_>]) -> Result<()> {
+    let mut ids = Vec::with_capacity(messages.len());
+    let mut payloads = Vec::with_capacity(messages.len());
+    for message in messages {
+        let payload = std::str::from_utf8(message.payload().context("a message without a value")?)?;
+        ids.push(serde_json::from_str::<Payload<'_>>(payload)?.data.event);
+        payloads.push(payload);
+    }
+    sqlx::query(
+        "INSERT INTO plain.events (event_id, payload) SELECT * FROM unnest($1::text[], $2::text[])
+         ON CONFLICT (event_id) DO NOTHING",
+    )
+    .bind(ids)
+    .bind(payloads)
+    .execute(connection)
+    .await?;
+    Ok(())
+}
