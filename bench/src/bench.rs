@@ -30,7 +30,6 @@ pub struct Bench {
 /// A topic that was filled before.
 pub struct Topic {
     pub name: String,
-    pub partitions: usize,
     pub events: u64,
 }
 
@@ -40,6 +39,8 @@ pub struct Run {
     pub events: u64,
     pub seconds: f64,
     pub usage: Usage,
+    /// Where the time of the workers went: µs for each event, by step.
+    pub steps: BTreeMap<&'static str, f64>,
     /// What only this measurement has, by name with its unit.
     pub more: BTreeMap<String, f64>,
 }
@@ -81,7 +82,7 @@ impl Bench {
     }
 
     /// A database of its own with the product's schema, and nothing left to write.
-    pub fn fresh_ledger(&self, label: &str) -> Result<Ledger> {
+    pub fn fresh_ledger(&self, label: &str) -> Result<Ledger<'_>> {
         Ledger::fresh(&self.parts, label)
     }
 
@@ -92,7 +93,7 @@ impl Bench {
         }
         let name = self.parts.kafka.topic("bench", i32::try_from(partitions)?)?;
         send(&self.parts.kafka.bootstrap(), &name, payments.events, |number, event| payments.write(number, event))?;
-        let topic = Arc::new(Topic { name, partitions, events: payments.events });
+        let topic = Arc::new(Topic { name, events: payments.events });
         self.topics.lock().unwrap_or_else(PoisonError::into_inner).insert((payments, partitions), Arc::clone(&topic));
         Ok(topic)
     }

@@ -34,15 +34,15 @@ impl Payments {
         let fee = amount / 50 + 25;
         let micros = START_MICROS + number * STEP_MICROS;
         event.clear();
-        event.key(format_args!("stripe/acct_1/pi_{number:016}"));
+        event.key(format_args!("stripe/acct_1/pi_{number:012}"));
         event.value(format_args!(
-            "{{\"type\":\"payment.succeeded\",\"resource\":\"stripe/acct_1/pi_{number:016}\",\
+            "{{\"type\":\"payment.succeeded\",\"resource\":\"stripe/acct_1/pi_{number:012}\",\
              \"updatedAt\":\"{}\",\"source\":\"eu-1\",\"data\":{{\"provider\":\"stripe\",\
              \"merchant\":\"m_{merchant:06}\",\"currency\":\"EUR\",\"amount\":{amount},\"fee\":{fee},\
-             \"event\":\"{}\",\"customer\":\"cus_{:016x}\",\"method\":\"card\"}}}}",
+             \"event\":\"{}\",\"customer\":\"cus_{:08x}\",\"method\":\"card\"}}}}",
             at(micros),
             outside_id(number),
-            mix(chance),
+            mix(chance) >> 32,
         ));
     }
 }

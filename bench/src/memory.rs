@@ -75,15 +75,11 @@ pub fn fill(bench: &Bench, ledger: &Ledger<'_>, messages: &InMemory) -> Result<R
 fn tell(run: &mut Run, workers: &[Times]) {
     let slowest = workers.iter().map(|times| (times.all - times.read).as_secs_f64()).fold(0.0, f64::max);
     run.more.insert("events/s without parsing".to_owned(), run.events as f64 / slowest);
-    let mut steps: BTreeMap<&str, f64> = BTreeMap::new();
     for times in workers {
-        *steps.entry("parse").or_default() += times.read.as_secs_f64();
-        for (step, time) in &times.steps {
-            *steps.entry(step).or_default() += time.as_secs_f64();
+        let steps = times.steps.iter().map(|(step, time)| (*step, *time)).chain([("parse", times.read)]);
+        for (step, time) in steps {
+            *run.steps.entry(step).or_default() += time.as_secs_f64() * 1e6 / run.events as f64;
         }
-    }
-    for (step, seconds) in steps {
-        run.more.insert(format!("step {step}, µs of a worker for each event"), seconds * 1e6 / run.events as f64);
     }
 }
 

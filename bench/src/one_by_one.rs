@@ -74,13 +74,15 @@ async fn post(connection: &mut PgConnection, partition: i32, offset: i64) -> Res
         .await?
         .rows_affected();
     if new == 1 {
-        sqlx::query("INSERT INTO plain.entries (event_id, line, account, amount) VALUES ($1, 0, $2, $4), ($1, 1, $3, -$4)")
-            .bind(&id)
-            .bind(psp)
-            .bind(&merchant)
-            .bind(amount)
-            .execute(&mut *transaction)
-            .await?;
+        sqlx::query(
+            "INSERT INTO plain.entries (event_id, line, account, amount) VALUES ($1, 0, $2, $4), ($1, 1, $3, -$4)",
+        )
+        .bind(&id)
+        .bind(psp)
+        .bind(&merchant)
+        .bind(amount)
+        .execute(&mut *transaction)
+        .await?;
     }
     sqlx::query(
         "INSERT INTO plain.offsets (partition, next_offset) VALUES ($1, $2)

@@ -62,6 +62,8 @@ struct Contested {
     wal_bytes_per_event: Option<Spread>,
     disk_bytes_per_event: Option<Spread>,
     peak_memory_bytes: Option<Spread>,
+    /// Where the time of the workers went.
+    worker_micros_per_event: BTreeMap<&'static str, Spread>,
     more: BTreeMap<String, Spread>,
     runs: Vec<Run>,
 }
@@ -116,6 +118,7 @@ impl Report {
         let _ = writeln!(text, "{}", self.targets_text());
         let _ = writeln!(text, "{}", self.figures_text());
         let _ = writeln!(text, "{}", self.more_text());
+        let _ = writeln!(text, "{}", self.steps_text());
         text + &self.settings_text()
     }
 
@@ -183,6 +186,21 @@ impl Report {
         table::columns(&["measurement", "figure", ">median", ">from", ">to"], rows)
     }
 
+    /// One line for each contestant, the dearest step first.
+    fn steps_text(&self) -> String {
+        let mut text = String::new();
+        for one in self.measurements.iter().flat_map(|measured| &measured.contestants) {
+            let mut steps: Vec<_> = one.worker_micros_per_event.iter().collect();
+            steps.sort_by(|(_, a), (_, b)| b.median.total_cmp(&a.median));
+            let steps: Vec<String> =
+                steps.iter().map(|(step, spread)| format!("{step} {:.1}", spread.median)).collect();
+            if !steps.is_empty() {
+                let _ = writeln!(text, "{}, µs of a worker for each event: {}", one.name, steps.join(", "));
+            }
+        }
+        text
+    }
+
     fn settings_text(&self) -> String {
         let Settings { postonce, postgres, kafka, cores, processor, memory_bytes, directory, .. } = &self.settings;
         let mut text = format!(
@@ -213,6 +231,8 @@ impl Contested {
             samples.spread(name, |run| (run.events > 0).then_some(bytes(run)? as f64 / run.events as f64))
         };
         let runs = samples.runs(name);
+        let steps: BTreeSet<&'static str> = runs.iter().flat_map(|run| run.steps.keys().copied()).collect();
+        let step = |step: &'static str| Some((step, samples.spread(name, |run| run.steps.get(step).copied())?));
         let more: BTreeSet<&String> = runs.iter().flat_map(|run| run.more.keys()).collect();
         Self {
             name,
@@ -223,6 +243,7 @@ impl Contested {
             wal_bytes_per_event: bytes(|run| run.usage.wal_bytes),
             disk_bytes_per_event: bytes(|run| run.usage.disk_bytes),
             peak_memory_bytes: samples.spread(name, |run| Some(run.usage.peak_memory_bytes? as f64)),
+            worker_micros_per_event: steps.into_iter().filter_map(step).collect(),
             more: more.into_iter().filter_map(|key| Some((key.clone(), samples.more(name, key)?))).collect(),
             runs: runs.to_vec(),
         }
@@ -240,7 +261,9 @@ fn lines(size: Size, measured: &BTreeSet<u8>, samples: &Samples) -> Vec<Line> {
         let unit = target.unit;
         let told = reached.map_or_else(
             || "-".to_owned(),
-            |Spread { median, min, max }| format!("{} ({} - {})", unit.text(median), unit.text(min), unit.text(max)),
+            |Spread { median, min, max }| {
+                format!("{} ({} - {})", unit.text(median), unit.number(min), unit.number(max))
+            },
         );
         Line {
             figure: target.figure,

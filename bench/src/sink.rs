@@ -4,10 +4,11 @@
 //!
 //! What helps it is given to it: arrays by `unnest`, which are quicker than 5,000 times
 //! VALUES (docs/performance.md has both); an event id that rises with time; the payload as
-//! text, out of which nothing but the id is read; the Kafka client set as ours is; no start
-//! of a process. It is a store of events and no ledger: no accounts, no balances, and the
+//! text, out of which nothing but the id is read; the Kafka client set as ours is; partitions
+//! shared out beforehand, so no group has to agree; no start of a process. It is a store of events and no ledger: no accounts, no balances, and the
 //! offsets are behind the rows.
 
+use crate::args::PARTITIONS;
 use crate::bench::{Bench, Run};
 use crate::ledger::{Ledger, on_threads};
 use crate::plan::{Contestant, Measurement};
@@ -15,9 +16,9 @@ use crate::usage::{Client, Meter};
 use anyhow::{Context, Result, ensure};
 use postonce::commands::interrupt;
 use postonce_tests::unique;
-use rdkafka::Message as _;
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer};
 use rdkafka::message::BorrowedMessage;
+use rdkafka::{Message as _, Offset, TopicPartitionList};
 use serde::Deserialize;
 use sqlx::{Connection, PgConnection};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -58,10 +59,10 @@ fn run(bench: &Bench) -> Result<Run> {
     let (group, read) = (unique("sink"), AtomicU64::new(0));
     let meter = Meter::start(&bench.parts, Client::Ourselves)?;
     let begun = Instant::now();
-    on_threads(CONNECTIONS, |_, runtime| {
+    on_threads(CONNECTIONS, |number, runtime| {
         let mut connection = runtime.block_on(PgConnection::connect(&ledger.url))?;
-        let consumer = consumer(bench, &topic.name, &group)?;
-        // Both stay in the group until all is read: who left would move partitions.
+        let consumer = consumer(bench, &group)?;
+        consumer.assign(&partitions(&topic.name, number)?)?;
         while read.load(Ordering::Relaxed) < topic.events {
             ensure!(interrupt::signal().is_none(), "stopped by a signal");
             let waiting = poll(&consumer)?;
@@ -84,21 +85,26 @@ fn run(bench: &Bench) -> Result<Run> {
 }
 
 /// With the properties in which `postonce consume` differs from librdkafka for speed.
-fn consumer(bench: &Bench, topic: &str, group: &str) -> Result<BaseConsumer> {
-    let consumer: BaseConsumer = bench
+fn consumer(bench: &Bench, group: &str) -> Result<BaseConsumer> {
+    Ok(bench
         .parts
         .kafka
         .client()
         .set("group.id", group)
-        .set("auto.offset.reset", "earliest")
         .set("enable.auto.commit", "false")
-        .set("partition.assignment.strategy", "cooperative-sticky")
         .set("fetch.queue.backoff.ms", "2")
         .set("queued.max.messages.kbytes", "8192")
         .set("fetch.max.bytes", "4194304")
-        .create()?;
-    consumer.subscribe(&[topic])?;
-    Ok(consumer)
+        .create()?)
+}
+
+/// Of one connection, from their first message on.
+fn partitions(topic: &str, connection: usize) -> Result<TopicPartitionList> {
+    let mut list = TopicPartitionList::new();
+    for partition in (connection..PARTITIONS).step_by(CONNECTIONS) {
+        list.add_partition_offset(topic, i32::try_from(partition)?, Offset::Beginning)?;
+    }
+    Ok(list)
 }
 
 /// What is waiting, up to one statement's rows.

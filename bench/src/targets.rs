@@ -156,9 +156,17 @@ impl Unit {
     /// `0.83`, `118,204 events/s`, `4.1 ms`.
     pub fn text(self, value: f64) -> String {
         match self {
+            Self::Ratio => self.number(value),
+            _ => format!("{} {}", self.number(value), self.words()),
+        }
+    }
+
+    /// The same without its unit.
+    pub fn number(self, value: f64) -> String {
+        match self {
             Self::Ratio => format!("{value:.2}"),
-            Self::Milliseconds | Self::Microseconds => format!("{value:.1} {}", self.words()),
-            _ => format!("{} {}", whole(value), self.words()),
+            Self::Milliseconds | Self::Microseconds => format!("{value:.1}"),
+            _ => whole(value),
         }
     }
 }
