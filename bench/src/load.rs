@@ -9,8 +9,8 @@ use std::time::Duration;
 
 /// Where the time of the events begins: 2024-01-01T00:00:00Z.
 const START_MICROS: u64 = 1_704_067_200_000_000;
-/// Between one event and the next.
-const STEP_MICROS: u64 = 500;
+/// Between one event and the next: what a busy platform has.
+const STEP_MICROS: u64 = 1_000;
 
 /// Payments that have succeeded, each a resource of its own with two postings (amount and
 /// fee), spread evenly over some merchants, `updatedAt` rising.

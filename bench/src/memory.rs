@@ -17,7 +17,7 @@ use postonce_consumer::batch::{Batch, Positions, Received};
 use postonce_consumer::claim::{Claims, Lineage, claim};
 use postonce_consumer::message::{At, Message};
 use postonce_consumer::store::KnownAccounts;
-use postonce_schema::Decoder;
+use postonce_schema::{Decoder, StreamId};
 use std::collections::BTreeMap;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
@@ -127,13 +127,17 @@ impl Worker<'_> {
         let (mut connection, mut claims) = ready?;
         let mut accounts = KnownAccounts::default();
         let positions = Positions::new();
+        // Once for each partition, as the consumer does it.
+        let streams = (0..PARTITIONS).map(|partition| Ok(lineage().stream(i32::try_from(partition)?)));
+        let streams = streams.collect::<Result<Vec<StreamId>>>()?;
         let mut times = Times::default();
         let begun = Instant::now();
         let mine: Vec<usize> =
             (0..messages.len()).filter(|place| place % PARTITIONS % self.of == self.number).collect();
         for places in mine.chunks(BATCH) {
             let reading = Instant::now();
-            let received = places.iter().map(|place| self.read(messages, *place)).collect::<Result<Vec<_>>>()?;
+            let received =
+                places.iter().map(|place| self.read(messages, *place, &streams)).collect::<Result<Vec<_>>>()?;
             times.read += reading.elapsed();
             let batch = Batch { received: &received, positions: &positions };
             let rules = &self.decoder.rules;
@@ -155,9 +159,9 @@ impl Worker<'_> {
         Ok((connection, claims))
     }
 
-    fn read<'m>(&'m self, messages: &'m InMemory, place: usize) -> Result<Received<'m>> {
+    fn read<'m>(&'m self, messages: &'m InMemory, place: usize, streams: &[StreamId]) -> Result<Received<'m>> {
         let (key, value) = messages.get(place).context("a place behind the last message")?;
-        let stream = lineage().stream(i32::try_from(place % PARTITIONS)?);
+        let stream = streams.get(place % PARTITIONS).copied().context("a partition too many")?;
         let message = Message {
             at: At { stream, offset: i64::try_from(place / PARTITIONS)? },
             key: Some(key),

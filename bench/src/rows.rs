@@ -13,6 +13,9 @@ const HEADER: [u8; 19] = *b"PGCOPY\n\xff\r\n\0\0\0\0\0\0\0\0\0";
 /// Its end.
 const TRAILER: [u8; 2] = [0xff, 0xff];
 
+/// The columns that name a row's offset, one in each table that has any.
+const OFFSETS: [&str; 2] = ["message_offset", "base_offset"];
+
 /// A COPY with all its rows.
 pub struct Copy {
     pub statement: String,
@@ -24,8 +27,8 @@ pub type Transaction = Vec<Copy>;
 
 /// How the rows of a table find their transaction.
 enum Belongs {
-    /// By stream and offset.
-    ToOffset,
+    /// By stream and this column, an offset.
+    ToOffset(&'static str),
     /// By stream and number of the batch.
     ToBatch,
     /// By the resource of an event.
@@ -51,16 +54,15 @@ pub async fn of_streams(ledger: &Ledger<'_>, streams: &[i64]) -> Result<Vec<Tran
         // ctid: as they were written.
         let from = match table.belongs {
             Belongs::ToNone => continue,
-            Belongs::ToOffset => {
+            Belongs::ToOffset(column) => format!(
                 "JOIN postonce.batches b ON b.stream = t.stream
-                  AND t.message_offset >= b.from_offset AND t.message_offset < b.next_offset"
-            }
-            Belongs::ToBatch => "JOIN postonce.batches b ON b.stream = t.stream AND b.seq = t.seq",
-            Belongs::ToResource => {
-                "JOIN postonce.events e ON e.resource_id = t.resource_id
+                  AND t.{column} >= b.from_offset AND t.{column} < b.next_offset"
+            ),
+            Belongs::ToBatch => "JOIN postonce.batches b ON b.stream = t.stream AND b.seq = t.seq".to_owned(),
+            Belongs::ToResource => "JOIN postonce.events e ON e.resource_id = t.resource_id
                  JOIN postonce.batches b ON b.stream = e.stream
                   AND e.message_offset >= b.from_offset AND e.message_offset < b.next_offset"
-            }
+                .to_owned(),
         };
         let query = format!(
             "COPY (SELECT b.seq, {} FROM postonce.{} t {from} WHERE b.stream IN ({list}) ORDER BY b.seq, t.ctid)
@@ -113,11 +115,12 @@ async fn tables(connection: &mut PgConnection) -> Result<Vec<Table>> {
     .await?;
     let table = |(name, columns): (String, Vec<String>)| {
         let has = |wanted: &str| columns.iter().any(|column| column == wanted);
-        let belongs = match () {
-            () if has("stream") && has("message_offset") => Belongs::ToOffset,
-            () if has("stream") && has("seq") => Belongs::ToBatch,
-            () if name == "resources" => Belongs::ToResource,
-            () => Belongs::ToNone,
+        let offset = OFFSETS.into_iter().find(|column| has(column)).filter(|_| has("stream"));
+        let belongs = match offset {
+            Some(column) => Belongs::ToOffset(column),
+            None if has("stream") && has("seq") => Belongs::ToBatch,
+            None if name == "resources" => Belongs::ToResource,
+            None => Belongs::ToNone,
         };
         let columns = columns.iter().map(|column| format!("t.{column}")).collect::<Vec<_>>().join(", ");
         Table { name, columns, belongs }
