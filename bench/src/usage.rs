@@ -89,17 +89,20 @@ fn wal(parts: &Parts) -> Result<i64> {
 fn postgres_seconds(parts: &Parts) -> Option<f64> {
     let file = fs::read_to_string(parts.postgres.data_dir().join("postmaster.pid")).ok()?;
     let postmaster: u32 = file.lines().next()?.parse().ok()?;
-    let own = Stat::of(postmaster)?;
-    let mut seconds = own.own_seconds + own.children_seconds;
-    for entry in fs::read_dir("/proc").ok()?.flatten() {
-        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
-        // One that has ended meanwhile is in the postmaster's account next time.
-        let Some(stat) = Stat::of(pid) else { continue };
-        if stat.parent == postmaster {
-            seconds += stat.own_seconds;
+    loop {
+        let before = Stat::of(postmaster)?;
+        let living: f64 = children(postmaster)?.map(|child| child.own_seconds).sum();
+        let after = Stat::of(postmaster)?;
+        // One that has ended between the two looks would be counted twice, or not at all.
+        if before.children_seconds == after.children_seconds {
+            return Some(after.own_seconds + after.children_seconds + living);
         }
     }
-    Some(seconds)
+}
+
+fn children(parent: u32) -> Option<impl Iterator<Item = Stat>> {
+    let pids = fs::read_dir("/proc").ok()?.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    Some(pids.filter_map(Stat::of).filter(move |stat| stat.parent == parent))
 }
 
 fn process_seconds(pid: u32) -> Option<f64> {
