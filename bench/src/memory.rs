@@ -15,6 +15,7 @@ use anyhow::{Context, Result, ensure};
 use postonce_consumer::apply::apply;
 use postonce_consumer::batch::{Batch, Positions, Received};
 use postonce_consumer::claim::{Claims, Lineage, claim};
+use postonce_consumer::config::BATCH_MESSAGES;
 use postonce_consumer::message::{At, Message};
 use postonce_consumer::store::KnownAccounts;
 use postonce_schema::{Decoder, StreamId};
@@ -30,8 +31,6 @@ pub const MEASUREMENT: Measurement = Measurement {
     contestants: &[Contestant { name: "memory", run }],
 };
 
-/// The most messages in one transaction: the default of `postonce consume --batch`.
-pub const BATCH: usize = 10_000;
 /// The messages' Kafka timestamp: 2026-01-01T00:00:00Z, in milliseconds.
 const MESSAGE_TIME: i64 = 1_767_225_600_000;
 
@@ -134,7 +133,7 @@ impl Worker<'_> {
         let begun = Instant::now();
         let mine: Vec<usize> =
             (0..messages.len()).filter(|place| place % PARTITIONS % self.of == self.number).collect();
-        for places in mine.chunks(BATCH) {
+        for places in mine.chunks(usize::try_from(BATCH_MESSAGES)?) {
             let reading = Instant::now();
             let received =
                 places.iter().map(|place| self.read(messages, *place, &streams)).collect::<Result<Vec<_>>>()?;

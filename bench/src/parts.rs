@@ -106,6 +106,7 @@ fn free(path: &Path) -> Result<u64> {
     ensure!(status == 0, "statvfs {}: {}", path.display(), std::io::Error::last_os_error());
     // SAFETY: the call has filled it.
     let told = unsafe { told.assume_init() };
+    #[allow(clippy::unnecessary_cast, reason = "u64 here, u32 on other systems")]
     Ok(told.f_bavail as u64 * told.f_frsize as u64)
 }
 

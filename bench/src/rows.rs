@@ -26,21 +26,21 @@ pub struct Copy {
 pub type Transaction = Vec<Copy>;
 
 /// How the rows of a table find their transaction.
-enum Belongs {
+enum BelongsTo {
     /// By stream and this column, an offset.
-    ToOffset(&'static str),
+    Offset(&'static str),
     /// By stream and number of the batch.
-    ToBatch,
+    Batch,
     /// By the resource of an event.
-    ToResource,
+    Resource,
     /// To none: written again and again, or once for many.
-    ToNone,
+    Nothing,
 }
 
 struct Table {
     name: String,
     columns: String,
-    belongs: Belongs,
+    belongs: BelongsTo,
 }
 
 /// The transactions of the worker that had these streams, in their order.
@@ -53,13 +53,13 @@ pub async fn of_streams(ledger: &Ledger<'_>, streams: &[i64]) -> Result<Vec<Tran
     for table in tables(&mut connection).await? {
         // ctid: as they were written.
         let from = match table.belongs {
-            Belongs::ToNone => continue,
-            Belongs::ToOffset(column) => format!(
+            BelongsTo::Nothing => continue,
+            BelongsTo::Offset(column) => format!(
                 "JOIN postonce.batches b ON b.stream = t.stream
                   AND t.{column} >= b.from_offset AND t.{column} < b.next_offset"
             ),
-            Belongs::ToBatch => "JOIN postonce.batches b ON b.stream = t.stream AND b.seq = t.seq".to_owned(),
-            Belongs::ToResource => "JOIN postonce.events e ON e.resource_id = t.resource_id
+            BelongsTo::Batch => "JOIN postonce.batches b ON b.stream = t.stream AND b.seq = t.seq".to_owned(),
+            BelongsTo::Resource => "JOIN postonce.events e ON e.resource_id = t.resource_id
                  JOIN postonce.batches b ON b.stream = e.stream
                   AND e.message_offset >= b.from_offset AND e.message_offset < b.next_offset"
                 .to_owned(),
@@ -82,7 +82,7 @@ pub async fn at_the_end(ledger: &Ledger<'_>) -> Result<Transaction> {
     let mut connection = PgConnection::connect(&ledger.url).await?;
     let mut copies = Transaction::new();
     for table in tables(&mut connection).await? {
-        if matches!(table.belongs, Belongs::ToNone) {
+        if matches!(table.belongs, BelongsTo::Nothing) {
             let query = format!(
                 "COPY (SELECT {} FROM postonce.{} t ORDER BY t.ctid) TO STDOUT (FORMAT binary)",
                 table.columns, table.name
@@ -117,10 +117,10 @@ async fn tables(connection: &mut PgConnection) -> Result<Vec<Table>> {
         let has = |wanted: &str| columns.iter().any(|column| column == wanted);
         let offset = OFFSETS.into_iter().find(|column| has(column)).filter(|_| has("stream"));
         let belongs = match offset {
-            Some(column) => Belongs::ToOffset(column),
-            None if has("stream") && has("seq") => Belongs::ToBatch,
-            None if name == "resources" => Belongs::ToResource,
-            None => Belongs::ToNone,
+            Some(column) => BelongsTo::Offset(column),
+            None if has("stream") && has("seq") => BelongsTo::Batch,
+            None if name == "resources" => BelongsTo::Resource,
+            None => BelongsTo::Nothing,
         };
         let columns = columns.iter().map(|column| format!("t.{column}")).collect::<Vec<_>>().join(", ");
         Table { name, columns, belongs }
