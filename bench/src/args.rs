@@ -62,6 +62,10 @@ pub struct Args {
     /// Write the result as JSON to this file, too
     #[arg(long, env = "POSTONCE_BENCH_JSON_FILE", value_name = "FILE")]
     pub json_file: Option<PathBuf>,
+
+    /// Write the plot of the growth runs as SVG to this file
+    #[arg(long, env = "POSTONCE_BENCH_PLOT_FILE", value_name = "FILE")]
+    pub plot_file: Option<PathBuf>,
 }
 
 /// How much is measured.

@@ -43,6 +43,9 @@ pub struct Run {
     pub steps: BTreeMap<&'static str, f64>,
     /// What only this measurement has, by name with its unit.
     pub more: BTreeMap<String, f64>,
+    /// Slice by slice: events in the ledger at its end, and events in a second within it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub slices: Vec<(u64, f64)>,
 }
 
 impl Run {

@@ -39,14 +39,29 @@ pub fn of(bench: &Bench, round: usize, topic: &Topic, workers: usize) -> Result<
     memory::finish(bench, round, &ledger, run)
 }
 
+/// When, in seconds from the start of the process, how many offsets had their outcome.
+pub type Curve = Vec<(f64, u64)>;
+
 /// Runs a consumer until each offset of the topic has its outcome.
 pub fn consume(bench: &Bench, ledger: &Ledger<'_>, topic: &Topic, workers: usize) -> Result<Run> {
+    Ok(consume_with(bench, ledger, topic, workers, &[], &mut || Ok(()))?.0)
+}
+
+/// The same, with more arguments, and something to be done now and then.
+pub fn consume_with(
+    bench: &Bench,
+    ledger: &Ledger<'_>,
+    topic: &Topic,
+    workers: usize,
+    more: &[&str],
+    meanwhile: &mut dyn FnMut() -> Result<()>,
+) -> Result<(Run, Curve)> {
     let before = ledger.offsets()?;
     ledger.checkpoint()?;
     let meter = Meter::start(&bench.parts, Client::Process)?;
     let begun = Instant::now();
-    let mut consumer = start(bench, ledger, &topic.name, workers)?;
-    let curve = watch(ledger, &mut consumer, begun, before + topic.events)?;
+    let mut consumer = start(bench, ledger, &topic.name, workers, more)?;
+    let curve = watch(ledger, &mut consumer, begun, before + topic.events, meanwhile)?;
     let (seconds, _) = curve.last().copied().context("nothing was seen")?;
     let usage = meter.stop_with(consumer.pid())?;
     consumer.terminate()?;
@@ -55,12 +70,20 @@ pub fn consume(bench: &Bench, ledger: &Ledger<'_>, topic: &Topic, workers: usize
     if let Some(rate) = steady(&curve, before, topic.events) {
         run = run.with("events/s, steady", rate);
     }
-    Ok(run)
+    Ok((run, curve))
 }
 
 /// Starts `postonce consume` on a topic, in a group that nobody was in before.
-pub fn start(bench: &Bench, ledger: &Ledger<'_>, topic: &str, workers: usize) -> Result<PostonceProcess> {
-    let args = ["consume", "--workers", &workers.to_string(), "--group", &unique("bench"), "--topic", topic];
+pub fn start(
+    bench: &Bench,
+    ledger: &Ledger<'_>,
+    topic: &str,
+    workers: usize,
+    more: &[&str],
+) -> Result<PostonceProcess> {
+    let (workers, group) = (workers.to_string(), unique("bench"));
+    let mut args = vec!["consume", "--workers", &workers, "--group", &group, "--topic", topic];
+    args.extend_from_slice(more);
     let brokers = bench.parts.kafka.bootstrap();
     let env = [
         ("KAFKA_BROKERS", brokers.as_str()),
@@ -72,7 +95,13 @@ pub fn start(bench: &Bench, ledger: &Ledger<'_>, topic: &str, workers: usize) ->
 }
 
 /// Looks until so many offsets are done: when, in seconds from the beginning, were how many.
-fn watch(ledger: &Ledger<'_>, consumer: &mut PostonceProcess, begun: Instant, offsets: u64) -> Result<Vec<(f64, u64)>> {
+fn watch(
+    ledger: &Ledger<'_>,
+    consumer: &mut PostonceProcess,
+    begun: Instant,
+    offsets: u64,
+    meanwhile: &mut dyn FnMut() -> Result<()>,
+) -> Result<Curve> {
     let mut curve = vec![(0.0, 0)];
     let mut moved = Instant::now();
     loop {
@@ -89,6 +118,7 @@ fn watch(ledger: &Ledger<'_>, consumer: &mut PostonceProcess, begun: Instant, of
             bail!("postonce consume has come to {done} of {offsets} offsets:\n{}", consumer.stderr());
         }
         ensure!(interrupt::signal().is_none(), "stopped by a signal");
+        meanwhile()?;
         thread::sleep(LOOK_EVERY);
     }
 }

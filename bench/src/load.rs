@@ -28,29 +28,50 @@ impl Payments {
 
     /// Writes the event of this number, from 0.
     pub fn write(&self, number: u64, event: &mut EventText) {
+        Payment { number, state: "succeeded", micros: time_of(number), merchants: self.merchants }.write(event);
+    }
+}
+
+/// A payment in one of its states.
+#[derive(Clone, Copy, Debug)]
+pub struct Payment {
+    pub number: u64,
+    pub state: &'static str,
+    /// Its `updatedAt`.
+    pub micros: u64,
+    pub merchants: u64,
+}
+
+impl Payment {
+    pub fn write(&self, event: &mut EventText) {
+        let Self { number, state, micros, merchants } = *self;
         let chance = mix(number);
-        let merchant = chance % self.merchants;
+        let merchant = chance % merchants;
         let amount = 100 + (chance >> 20) % 500_000;
         let fee = amount / 50 + 25;
-        let micros = START_MICROS + number * STEP_MICROS;
         event.clear();
-        event.key(format_args!("stripe/acct_1/pi_{number:012}"));
+        event.key(format_args!("stripe/acct_1/pi_{number:016}"));
         event.value(format_args!(
-            "{{\"type\":\"payment.succeeded\",\"resource\":\"stripe/acct_1/pi_{number:012}\",\
+            "{{\"type\":\"payment.{state}\",\"resource\":\"stripe/acct_1/pi_{number:016}\",\
              \"updatedAt\":\"{}\",\"source\":\"eu-1\",\"data\":{{\"provider\":\"stripe\",\
              \"merchant\":\"m_{merchant:06}\",\"currency\":\"EUR\",\"amount\":{amount},\"fee\":{fee},\
-             \"event\":\"{}\",\"customer\":\"cus_{:08x}\",\"method\":\"card\"}}}}",
+             \"event\":\"{}\",\"customer\":\"cus_{:016x}\",\"method\":\"card\"}}}}",
             at(micros),
             outside_id(number),
-            mix(chance) >> 32,
+            mix(chance),
         ));
     }
+}
+
+/// The time of the event of this number, where they come in order.
+pub fn time_of(number: u64) -> u64 {
+    START_MICROS + number * STEP_MICROS
 }
 
 /// The id that a sink without one of its own would take from the payload: rising in time, as
 /// a UUIDv7 is, which is the kindest to its index.
 fn outside_id(number: u64) -> String {
-    let micros = START_MICROS + number * STEP_MICROS;
+    let micros = time_of(number);
     let (millis, below) = (micros / 1_000, micros % 1_000);
     let tail = mix(number ^ 0x5eed);
     format!(
@@ -85,7 +106,7 @@ pub struct EventText {
 }
 
 impl EventText {
-    fn clear(&mut self) {
+    pub fn clear(&mut self) {
         self.key.clear();
         self.value.clear();
     }
@@ -97,6 +118,12 @@ impl EventText {
 
     pub fn value(&mut self, text: std::fmt::Arguments<'_>) {
         let _ = self.value.write_fmt(text);
+    }
+
+    /// As a message of a topic; the partition follows from the key if none is named.
+    pub fn message(&self, partition: Option<i32>, tag: usize) -> Message<'_> {
+        let (key, value) = (Some(self.key.as_bytes()), Some(self.value.as_bytes()));
+        Message { key, partition, value, headers: Headers::Text(&[]), tag }
     }
 }
 
@@ -145,13 +172,7 @@ pub fn send(brokers: &str, topic: &str, events: u64, mut write: impl FnMut(u64, 
     for number in 0..events {
         event.clear();
         write(number, &mut event);
-        producer.send(Message {
-            key: Some(event.key.as_bytes()),
-            partition: None,
-            value: Some(event.value.as_bytes()),
-            headers: Headers::Text(&[]),
-            tag: usize::try_from(number)?,
-        })?;
+        producer.send(event.message(None, usize::try_from(number)?))?;
     }
     let report = producer.flush(Duration::from_secs(150)).with_context(|| format!("filling topic {topic}"))?;
     ensure!(report.delivered == events, "{} of {events} events were delivered to {topic}", report.delivered);

@@ -12,6 +12,7 @@
 //! sample     median, least and greatest of the runs; ratios within one round
 //! targets    what was to be reached, and what was
 //! report     all of it as a table and as JSON
+//! plot       the growth runs as a picture
 //! ```
 //! Each measurement is a file of its own: `ceiling`, `memory`, `kafka`, `one_by_one`, `sink`, …
 #![allow(
@@ -23,15 +24,22 @@ mod args;
 mod bench;
 mod ceiling;
 mod client;
+mod growth;
 mod hot;
 mod kafka;
+mod latency;
 mod ledger;
 mod load;
 mod memory;
 mod one_by_one;
+mod outcomes;
+mod own_topic;
 mod parts;
 mod plan;
+mod plot;
+mod replay;
 mod report;
+mod retailer;
 mod rows;
 mod sample;
 mod settings;
@@ -46,6 +54,7 @@ use bench::Bench;
 use clap::Parser;
 use postonce::commands::interrupt;
 use report::Report;
+use std::fs;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -62,7 +71,11 @@ fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let settings = settings::read(&parts)?;
     let bench = Bench::new(args, parts)?;
     let samples = plan::carry_out(&plan, &bench)?;
+    let machine = settings.in_a_line();
     let report = Report::new(args, settings, &plan, &samples);
     report.write(args)?;
+    if let (Some(path), Some(svg)) = (&args.plot_file, plot::of_growth(&samples, &machine)) {
+        fs::write(path, svg).with_context(|| format!("--plot-file {}", path.display()))?;
+    }
     report.complete()
 }

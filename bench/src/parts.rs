@@ -98,7 +98,7 @@ pub fn in_memory(_: &Path) -> Result<bool> {
 }
 
 /// Bytes that may still be written there.
-fn free(path: &Path) -> Result<u64> {
+pub fn free(path: &Path) -> Result<u64> {
     let name = CString::new(path.as_os_str().as_bytes())?;
     let mut told = std::mem::MaybeUninit::<libc::statvfs>::uninit();
     // SAFETY: a string that ends with a zero, and room for the answer.

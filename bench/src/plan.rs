@@ -2,7 +2,7 @@
 
 use crate::bench::{Bench, Run};
 use crate::sample::Samples;
-use crate::{ceiling, client, hot, kafka, memory, one_by_one, sink, workers};
+use crate::{ceiling, client, growth, hot, kafka, latency, memory, one_by_one, replay, retailer, sink, workers};
 use anyhow::{Context, Result, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
 use postonce::commands::interrupt;
@@ -40,12 +40,16 @@ const TURNS: &[Turn] = &[
             &kafka::MEASUREMENT,
             &one_by_one::MEASUREMENT,
             &sink::MEASUREMENT,
+            &replay::MEASUREMENT,
         ],
         once: false,
     },
     Turn { measurements: &[&hot::MEASUREMENT], once: false },
     Turn { measurements: &[&workers::MEASUREMENT], once: false },
     Turn { measurements: &[&client::MEASUREMENT], once: true },
+    Turn { measurements: &[&latency::MEASUREMENT], once: true },
+    Turn { measurements: &[&retailer::MEASUREMENT], once: true },
+    Turn { measurements: &[&growth::MEASUREMENT], once: true },
 ];
 
 /// What is to be run.

@@ -202,14 +202,10 @@ impl Report {
     }
 
     fn settings_text(&self) -> String {
-        let Settings { postonce, postgres, kafka, cores, processor, memory_bytes, directory, .. } = &self.settings;
-        let mut text = format!(
-            "Postonce {postonce}, Postgres {postgres}, Apache Kafka {kafka}; {cores} cores ({processor}), {} GB, data in {directory}\n",
-            memory_bytes >> 30
-        );
+        let mut text = self.settings.in_a_line();
         let settings: Vec<String> =
             self.settings.postgres_settings.iter().map(|(name, value)| format!("{name}={value}")).collect();
-        let _ = writeln!(text, "{}", settings.join(" "));
+        let _ = writeln!(text, "; data in {}\n{}", self.settings.directory, settings.join(" "));
         let _ = writeln!(
             text,
             "{} rounds, in turn; {} workers; medians, with the least and the greatest; µs are processor time for each event",

@@ -38,6 +38,17 @@ pub struct Settings {
     pub postgres_settings: BTreeMap<String, String>,
 }
 
+impl Settings {
+    /// What was measured, and on what.
+    pub fn in_a_line(&self) -> String {
+        let Self { postonce, postgres, kafka, cores, processor, memory_bytes, .. } = self;
+        let memory = memory_bytes >> 30;
+        format!(
+            "Postonce {postonce}, Postgres {postgres}, Apache Kafka {kafka}; {cores} cores ({processor}), {memory} GB"
+        )
+    }
+}
+
 /// Asks the server, not its configuration: that may have been overruled.
 pub fn read(parts: &Parts) -> Result<Settings> {
     let directory = parts.postgres.data_dir();
