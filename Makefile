@@ -33,7 +33,8 @@ soak:
 
 # Against named baselines, in under half an hour; `make bench SIZE=full` has growth to 20
 # million events and takes hours, `make bench SIZE=tiny` only shows that all of it works.
-# ONLY=1,2,3 measures these alone. The result is in target/bench/report.json, too.
+# ONLY=1,2,3 measures these alone. The result is in target/bench/report.json, too, and the growth
+# runs are drawn in growth.svg beside it.
 SIZE ?= default
 ONLY ?=
 # A tiny run judges no times, so it takes the build that the tests have made.
@@ -45,7 +46,7 @@ bench:
 	cargo bench --locked --workspace --profile $(BENCH_PROFILE) --bench client -- $(if $(filter tiny,$(SIZE)),--quick)
 	mkdir -p target/bench
 	$(BENCH_PROGRAMS)/postonce-bench --size $(SIZE) $(if $(ONLY),--only $(ONLY)) \
-		--json-file target/bench/report.json
+		--json-file target/bench/report.json --plot-file target/bench/growth.svg
 
 # Kafka, Postgres and a consumer in containers.
 up:

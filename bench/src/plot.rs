@@ -8,7 +8,7 @@ use crate::sample::Samples;
 use std::fmt::Write;
 
 const WIDTH: f64 = 860.0;
-const HEIGHT: f64 = 440.0;
+const HEIGHT: f64 = 456.0;
 /// Of the frame, within the picture.
 const LEFT: f64 = 70.0;
 const RIGHT: f64 = 840.0;
@@ -27,7 +27,7 @@ struct Line {
 
 const LINES: [Line; 3] = [
     Line { contestant: IN_ORDER, words: "in order", colour: "#2f81f7" },
-    Line { contestant: LATE, words: "late events, updatedAt spread over two years", colour: "#d9822b" },
+    Line { contestant: LATE, words: "late events, spread over two years", colour: "#d9822b" },
     Line { contestant: THREE_EACH, words: "three events for each resource", colour: "#2da266" },
 ];
 
@@ -61,7 +61,7 @@ fn draw(lines: &[(&Line, Points)], machine: &str) -> String {
     let _ =
         writeln!(svg, "<text x=\"{LEFT}\" y=\"26\" font-size=\"17\">Growth: the rate while the ledger fills</text>");
     for (number, (line, _)) in lines.iter().enumerate() {
-        let left = LEFT + [0.0, 100.0, 410.0].get(number).copied().unwrap_or_default();
+        let left = LEFT + [0.0, 110.0, 430.0].get(number).copied().unwrap_or_default();
         let Line { words, colour, .. } = line;
         let _ = writeln!(
             svg,
