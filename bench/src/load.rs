@@ -192,7 +192,7 @@ mod tests {
         let mut resources = std::collections::HashSet::new();
         for place in 0..all.len() {
             let (key, value) = all.get(place).unwrap();
-            assert!((280..=320).contains(&value.len()), "{} bytes", value.len());
+            assert!((280..=340).contains(&value.len()), "{} bytes", value.len());
             let message = Message { value: Some(value), headers: &[], timestamp: None };
             let event = decoder.decode(message).unwrap();
             assert_eq!(event.resource.as_bytes(), key);
