@@ -47,8 +47,9 @@ const DISK_FOR_EACH: u64 = 1_500;
 const DELETE_EVERY: Duration = Duration::from_secs(10);
 const MERCHANTS: u64 = 5_000;
 const TWO_YEARS_MICROS: u64 = 2 * 365 * 24 * 3_600 * 1_000_000;
-/// Between two events of one resource: more payments than a batch of each worker holds.
-const APART: u64 = 20_000;
+/// Between two events of one resource: three times as many events, more than the batches of
+/// all workers hold.
+const APART: u64 = 50_000;
 /// Lines on a page of `postonce statement`.
 const PAGE: u16 = 50;
 /// Of a size, how many are asked for their statement.
