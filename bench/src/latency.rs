@@ -8,7 +8,8 @@
 //! broker, the consumer, the commit, and the watcher's own question; it is too long by up to
 //! a millisecond, never too short.
 //!
-//! The first seconds are sent and not counted: the consumer meets its accounts in them.
+//! The first seconds are sent and not counted: the consumer meets its accounts in them, and the
+//! broker is compiled while it runs.
 
 use crate::args::PARTITIONS;
 use crate::bench::{Bench, Run};
@@ -55,7 +56,7 @@ fn half_of_the_top(bench: &Bench, round: usize) -> Result<Run> {
 }
 
 fn at_rate(bench: &Bench, round: usize, rate: f64) -> Result<Run> {
-    let [uncounted, counted] = [bench.size.pick(1.0, 3.0, 10.0), bench.size.pick(2.0, 30.0, 120.0)];
+    let [uncounted, counted] = [bench.size.pick(1.0, 10.0, 20.0), bench.size.pick(2.0, 30.0, 120.0)];
     let plan = Plan::new(rate, uncounted, counted);
     let own = OwnTopic::empty(bench, "latency")?;
     let ledger = bench.fresh_ledger("latency")?;
