@@ -42,7 +42,7 @@ fn at(resource: &str, time: &str) -> String {
              SELECT * FROM events
              WHERE updated_at = {resource}.{time}
                AND event_id = sha256(convert_to(concat(E'postonce:v1\\n', s.type, preimage.rest), 'UTF8'))
-               AND outcome <> 'S'
+               AND outcome <> 'S' OFFSET 0
          ) e"
     )
 }
