@@ -38,6 +38,8 @@ const SHORT_OUTAGE: Duration = Duration::from_secs(10);
 const TELL_EVERY: Duration = Duration::from_secs(1);
 /// How often the database is asked whether the claims still stand.
 const LOOK_AFTER_CLAIMS_EVERY: Duration = Duration::from_secs(5);
+/// Who ends before the group has let him in waits for that so long.
+const JOINED_WITHIN: Duration = Duration::from_secs(2);
 /// If the observer has not heard for so long which topic this is, the worker asks itself.
 const IDENTIFIED_WITHIN: Duration = Duration::from_secs(10);
 
@@ -483,6 +485,9 @@ impl<'w, 'p, 's> Life<'w, 'p, 's> {
     pub(crate) fn farewell(&mut self) {
         if let Err(error) = self.stream.tell_offsets(&self.claims, CommitMode::Sync) {
             tracing::debug!(worker = self.worker.number, %error, "Kafka did not take the last offsets");
+        }
+        if let Err(error) = self.stream.wait_until_joined(JOINED_WITHIN) {
+            tracing::debug!(worker = self.worker.number, %error, "the group has not answered");
         }
         tracing::info!(worker = self.worker.number, "worker done");
     }

@@ -62,6 +62,8 @@ struct Group {
     moves: Moves,
     /// What has been assigned, and so can be unassigned.
     held: BTreeSet<i32>,
+    /// The group has answered once, be it with nothing.
+    joined: bool,
     /// librdkafka waits for the call that assigns. Until it comes, the group does not
     /// go on and the client cannot be closed.
     awaited: bool,
@@ -109,6 +111,7 @@ impl ConsumerContext for Rebalances {
         let mut group = self.group();
         group.moves.rebalances += 1;
         let answered = if code == RDKafkaRespErr::RD_KAFKA_RESP_ERR__ASSIGN_PARTITIONS {
+            group.joined = true;
             if partitions.is_empty() {
                 // A rebalance that brings nothing new still waits for the call.
                 assign(consumer, list)
@@ -232,6 +235,17 @@ impl Stream {
     /// What the group has moved since the last call.
     pub fn take_moves(&self) -> Moves {
         std::mem::take(&mut self.consumer.context().group().moves)
+    }
+
+    /// Waits until the group has answered for the first time. A member that closes before is
+    /// known to the coordinator by its id and never comes: the group stands still until its
+    /// session has ended. What is polled meanwhile is nobody's: it is read again.
+    pub fn wait_until_joined(&self, at_most: Duration) -> KafkaResult<()> {
+        let until = Instant::now() + at_most;
+        while !self.consumer.context().group().joined && Instant::now() < until {
+            self.consumer.poll(Duration::from_millis(20)).transpose()?;
+        }
+        Ok(())
     }
 
     /// Begins to read what has been claimed, each partition from its claim's offset.
