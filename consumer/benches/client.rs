@@ -119,7 +119,7 @@ fn claims() -> Claims {
 
 fn encode(decision: &Decision<'_, '_>) -> usize {
     let (mut events, mut resources, mut postings) = (CopyBinary::begin(), CopyBinary::begin(), CopyBinary::begin());
-    decision.events.iter().for_each(|(arrival, outcome)| events.event(arrival, *outcome));
+    decision.events.iter().for_each(|new| events.event(new));
     decision.resources.values().for_each(|change| resources.resource(change));
     decision.postings.iter().for_each(|posting| postings.posting(posting));
     [events, resources, postings].map(|copy| copy.finish().len()).iter().sum()
