@@ -259,11 +259,13 @@ impl<'c> Transaction<'c> {
             .filter(|account| new.contains(&account.id))
             .map(|account| (account.id, account.as_ref()))
             .collect();
+        // Of either key: two workers that meet a new account at once may meet at the second one
+        // first, and with the first alone as the target one of them would lose a race.
         sqlx::query(
             "INSERT INTO accounts (account_id, path, asset)
              SELECT account_id, path, asset FROM unnest($1::uuid[], $2::text[], $3::text[]) AS n (account_id, path, asset)
              ORDER BY account_id
-             ON CONFLICT (account_id) DO NOTHING",
+             ON CONFLICT DO NOTHING",
         )
         .bind(accounts.keys().map(|id| uuid(id.as_bytes())).collect::<Vec<_>>())
         .bind(accounts.values().map(|account| account.path.as_str()).collect::<Vec<_>>())
