@@ -42,7 +42,7 @@ use crate::model::{self, Event, SHIPPED, Version};
 
 const LIMIT: Duration = Duration::from_secs(20);
 /// What is told of a ledger that is wrong in many places.
-const TOLD: usize = 500;
+const TOLD: usize = 20;
 
 /// By which terms events were accepted.
 pub struct Terms {

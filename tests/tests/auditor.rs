@@ -60,8 +60,10 @@ fn at(offset: i64) -> String {
     format!("message_offset = {offset} AND stream = (SELECT stream FROM streams WHERE partition = 0)")
 }
 
-/// A ledger in which one transaction has posted one resource from two streams. Which
-/// messages a batch finds waiting is chance: as a rule this one comes within a few tries.
+/// A ledger in which one transaction has posted one resource from two streams, and partition
+/// 0, where rows will be altered, has transactions of its own: an altered row of `batches` has
+/// another xmin, and the auditor tells transactions by it. Which messages a batch finds
+/// waiting is chance: as a rule such a ledger comes within a few tries.
 fn mixed() -> Result<Flow> {
     for _ in 0..20 {
         let flow = flow("audited")?;
@@ -69,7 +71,11 @@ fn mixed() -> Result<Flow> {
             "SELECT count(*) FROM (SELECT 1 FROM events WHERE outcome = 'P' GROUP BY resource_id, xmin::text
                                    HAVING count(DISTINCT stream) > 1) m",
         )?;
-        if mixed > 0 {
+        let shared: i64 = flow.ledger.db.one(
+            "SELECT count(*) FROM batches b JOIN streams s ON s.stream = b.stream AND s.partition = 0
+             JOIN batches o ON o.xmin::text = b.xmin::text AND o.stream <> b.stream",
+        )?;
+        if mixed > 0 && shared == 0 {
             return Ok(flow);
         }
     }
