@@ -68,6 +68,11 @@ impl Sides {
         Self(sides)
     }
 
+    /// Each account once, in the order of their ids.
+    pub fn accounts(&self) -> impl Iterator<Item = AccountId> {
+        self.by_account().filter_map(|sides| Some(sides.first()?.account))
+    }
+
     /// One for each account, in the order of their ids.
     pub fn sums(&self) -> impl Iterator<Item = Sum> {
         let sum = |sides: &[Side]| {
@@ -76,7 +81,11 @@ impl Sides {
             let (debits, credits) = (total(|side| side.debit), total(|side| side.credit));
             Some(Sum { account: sides.first()?.account, debits, credits })
         };
-        self.0.chunk_by(|one, other| one.account == other.account).filter_map(sum)
+        self.by_account().filter_map(sum)
+    }
+
+    fn by_account(&self) -> impl Iterator<Item = &[Side]> {
+        self.0.chunk_by(|one, other| one.account == other.account)
     }
 
     /// The rows of `account_postings`.

@@ -143,8 +143,9 @@ impl Standing {
 }
 
 impl<'a> Held<'a> {
-    pub fn standing(&self) -> Standing {
-        Standing { rank: self.state.rank, updated_at: self.updated_at, place: self.state.place }
+    fn current(&self) -> Current<'_, 'a> {
+        let Self { revision, kind, state, updated_at, ref facts, .. } = *self;
+        Current { revision, kind, state, updated_at, facts }
     }
 
     /// Finds the names that the database holds in the rules.
@@ -176,7 +177,8 @@ pub fn not_greater<'n, 'b, 'a>(
     arrivals
         .iter()
         .filter(|arrival| {
-            held.get(&arrival.event.resource_id).is_some_and(|held| Standing::of(arrival.event) <= held.standing())
+            held.get(&arrival.event.resource_id)
+                .is_some_and(|held| Standing::of(arrival.event) <= held.current().standing())
         })
         .map(|arrival| arrival.event)
 }
@@ -222,8 +224,7 @@ impl<'a> States<'_, 'a> {
             let Event { kind, state, updated_at, ref facts, .. } = **event;
             return Some(Current { revision: *revision, kind, state, updated_at, facts });
         }
-        let Held { revision, kind, state, updated_at, ref facts, .. } = *self.read.get(&resource)?;
-        Some(Current { revision, kind, state, updated_at, facts })
+        self.read.get(&resource).map(Held::current)
     }
 }
 

@@ -249,7 +249,7 @@ impl<'c> Transaction<'c> {
         sides: &Sides,
         known: &KnownAccounts,
     ) -> Result<Vec<AccountId>, Failure> {
-        let new: HashSet<AccountId> = sides.sums().map(|sum| sum.account).filter(|id| !known.0.contains(id)).collect();
+        let new: HashSet<AccountId> = sides.accounts().filter(|id| !known.0.contains(id)).collect();
         if new.is_empty() {
             return Ok(Vec::new());
         }

@@ -11,7 +11,8 @@ use std::process::ExitCode;
 const HELP: &str = "\
 Safe to run again, and by two at once. Who runs it owns the tables; grant the role
 postonce_consumer to the user of `postonce consume` and postonce_reader to people
-and dashboards. Migrations only ever add: an older program goes on working.
+and dashboards. End consumers from before migrations 5 and 6 first: what they would
+write after them, `trace` and `statement` do not find.
 
 Examples:
   postonce migrate --database-url postgres://postgres@localhost/books

@@ -153,7 +153,6 @@ impl<'a> Row<'a> {
     /// An `integer[]` of one dimension without nulls, or an empty one.
     pub fn integers(&mut self) -> Result<Vec<i32>, Unreadable> {
         const INT4: i32 = 23;
-        let cut = Unreadable("an array that is cut off");
         let mut rest = self.bytes()?;
         let mut next = || -> Result<i32, Unreadable> {
             let (integer, after) = rest.split_first_chunk::<4>().ok_or(Unreadable("an array that is cut off"))?;
@@ -175,7 +174,7 @@ impl<'a> Row<'a> {
             }
             integers.push(next()?);
         }
-        if rest.is_empty() { Ok(integers) } else { Err(cut) }
+        if rest.is_empty() { Ok(integers) } else { Err(Unreadable("an array with more than its elements")) }
     }
 
     pub fn text(&mut self) -> Result<&'a str, Unreadable> {
