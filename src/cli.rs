@@ -2,7 +2,7 @@
 
 use crate::commands::{
     balances, checkpoint, consume, demo, export, generate, id, incidents, migrate, quarantine, rebuild, replay, send,
-    statement, status, trace, verify,
+    statement, status, top, trace, verify,
 };
 use crate::log::LogArgs;
 use clap::{Parser, Subcommand};
@@ -28,6 +28,7 @@ enum Command {
     Send(send::Args),
     Generate(generate::Args),
     Status(status::Args),
+    Top(top::Args),
     Balances(balances::Args),
     Trace(trace::Args),
     Statement(statement::Args),
@@ -51,6 +52,7 @@ impl Cli {
             Command::Send(args) => send::run(args),
             Command::Generate(args) => generate::run(args),
             Command::Status(args) => status::run(args),
+            Command::Top(args) => top::run(args),
             Command::Balances(args) => balances::run(args),
             Command::Trace(args) => trace::run(args),
             Command::Statement(args) => statement::run(args),

@@ -17,5 +17,6 @@ pub mod replay;
 pub mod send;
 pub mod statement;
 pub mod status;
+pub mod top;
 pub mod trace;
 pub mod verify;
