@@ -2,14 +2,15 @@
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
+use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use jiff::Timestamp;
-use postonce_producer::generate::{Generator, Summary, Workload};
-use postonce_producer::{Config, send_all};
+use postonce_producer::generate::{Generated, Generator, Pace, Steady, Summary, Workload};
+use postonce_producer::{Config, Producer, send_all};
 
 use super::interrupt;
 use super::send::{Counts, connect, progress_bar, table, write_result};
@@ -36,12 +37,13 @@ UTF-8, empty, null or without a resource come with --send only. Lines in which a
 member stands twice cannot be sent as CloudEvents; send them plain.
 
 Exit codes: 0 done, with --send all confirmed; 1 an error; 2 wrong usage; 130 or
-143 stopped by SIGINT or SIGTERM.
+143 stopped by SIGINT or SIGTERM (0 with --forever).
 
 Examples:
   postonce generate --events 1000 > events.jsonl
   postonce generate --events 300000 --duplicates 0.1 --disorder 0.2 --poison 0.01 \\
-      --conflicts 0.001 --send -b localhost:9092";
+      --conflicts 0.001 --send -b localhost:9092
+  postonce generate --forever --rate 200 --duplicates 0.1 --poison 0.001 --send -b localhost:9092";
 
 /// Generate a realistic workload: the same seed, the same bytes
 #[derive(clap::Args)]
@@ -83,6 +85,15 @@ pub struct Args {
     #[arg(long, env = "POSTONCE_GENERATE_SEND", requires = "brokers")]
     pub send: bool,
 
+    /// So many messages a second at most; by default as many as go
+    #[arg(long, env = "POSTONCE_GENERATE_RATE", value_name = "PER_SECOND", requires = "send")]
+    pub rate: Option<NonZeroU32>,
+
+    /// One workload after the other until SIGINT or SIGTERM, each with the next seed, its
+    /// events of the last half hour; --events and --start say nothing then
+    #[arg(long, env = "POSTONCE_GENERATE_FOREVER", requires = "send")]
+    pub forever: bool,
+
     /// Kafka bootstrap servers, `host:port[,host:port…]`
     #[arg(long, short = 'b', env = "KAFKA_BROKERS", value_name = "HOST:PORT")]
     pub brokers: Option<String>,
@@ -99,17 +110,19 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let workload = workload(&args)?;
-    let generator = Generator::new(workload)?;
-    match (&args.brokers, args.send) {
-        (Some(brokers), true) => send(&args, brokers, generator),
-        (None, true) => anyhow::bail!("--send needs --brokers or KAFKA_BROKERS"),
-        _ => write(&args, generator),
+    if args.forever {
+        let mut steady = Steady::new(fractions(&args))?;
+        return send(&args, None, &mut steady, Steady::summary);
     }
+    let mut generator = Generator::new(workload(&args)?)?;
+    if args.send {
+        return send(&args, Some(args.events), &mut generator, |generator| generator.summary().clone());
+    }
+    write(&args, generator)
 }
 
-fn workload(args: &Args) -> anyhow::Result<Workload> {
-    let workload = Workload {
+fn fractions(args: &Args) -> Workload {
+    Workload {
         duplicates: args.duplicates,
         disorder: args.disorder,
         poison: args.poison,
@@ -117,7 +130,11 @@ fn workload(args: &Args) -> anyhow::Result<Workload> {
         lines_only: !args.send,
         start: args.start,
         ..Workload::new(args.events, args.seed)
-    };
+    }
+}
+
+fn workload(args: &Args) -> anyhow::Result<Workload> {
+    let workload = fractions(args);
     let limit = Timestamp::now().checked_add(MAX_AHEAD).context("the clock is wrong")?;
     if let Some(latest) = workload.latest() {
         anyhow::ensure!(
@@ -165,17 +182,23 @@ fn write_lines(generator: &mut Generator, target: impl Write) -> io::Result<()> 
     target.flush()
 }
 
-fn send(args: &Args, brokers: &str, mut generator: Generator) -> anyhow::Result<ExitCode> {
+/// Sends what `source` gives, until it ends or a signal comes.
+fn send<S: Iterator<Item = Generated>>(
+    args: &Args,
+    all: Option<u64>,
+    source: &mut S,
+    summary: impl Fn(&S) -> Summary,
+) -> anyhow::Result<ExitCode> {
     interrupt::watch().context("cannot watch for signals")?;
-    let mut config = Config::new(brokers, &args.topic.name);
-    config.properties.clone_from(&args.client.properties);
-    let producer = connect(&config)?;
-    let bar = progress_bar(Some(args.events), "{human_pos} of {human_len} events");
+    let producer = producer(args)?;
+    let bar = progress_bar(all, "{human_pos} of {human_len} events");
     let started = Instant::now();
+    let mut pace = args.rate.map(Pace::new);
     // Not `take_while`: it would draw one event more than is sent.
-    let events = std::iter::from_fn(|| match interrupt::signal() {
-        None => generator.next(),
-        Some(_) => None,
+    let events = std::iter::from_fn(|| {
+        let stopped = || interrupt::signal().is_some();
+        let wanted = pace.as_mut().map_or_else(|| !stopped(), |pace| pace.wait(stopped));
+        wanted.then(|| source.next()).flatten()
     });
     let sent = send_all(&producer, events, |sent| bar.set_position(sent));
     bar.finish_and_clear();
@@ -183,11 +206,20 @@ fn send(args: &Args, brokers: &str, mut generator: Generator) -> anyhow::Result<
         tracing::error!("message {} (from 0) not delivered: {}", failure.tag, failure.reason);
     }
     let counts = Counts::of(&producer, started.elapsed());
-    write_result(&text(generator.summary(), Some(&counts), args.output.output))?;
+    write_result(&text(&summary(source), Some(&counts), args.output.output))?;
     let Counts { sent: handed_over, delivered, failed, .. } = counts;
     sent.with_context(|| format!("sending stopped: {delivered} of {handed_over} events were confirmed"))?;
     anyhow::ensure!(failed == 0, "{failed} of {handed_over} events were not delivered");
-    Ok(interrupt::signal().map_or(ExitCode::SUCCESS, interrupt::exit_code))
+    // To be stopped is how it ends that knows no end.
+    let stopped = interrupt::signal().filter(|_| !args.forever);
+    Ok(stopped.map_or(ExitCode::SUCCESS, interrupt::exit_code))
+}
+
+fn producer(args: &Args) -> anyhow::Result<Producer> {
+    let brokers = args.brokers.as_ref().context("--send needs --brokers or KAFKA_BROKERS")?;
+    let mut config = Config::new(brokers, &args.topic.name);
+    config.properties.clone_from(&args.client.properties);
+    connect(&config)
 }
 
 /// The summary, and what became of it if it was sent.

@@ -11,6 +11,7 @@ mod fact;
 mod lifecycle;
 mod poison;
 mod queue;
+mod steady;
 mod world;
 
 use std::collections::BTreeMap;
@@ -22,6 +23,7 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 pub use poison::Poison;
+pub use steady::{Pace, Steady};
 
 use fact::{Fact, State, Style};
 use lifecycle::{Lifecycle, Nursery};
@@ -155,6 +157,19 @@ impl Summary {
                 self.poison += 1;
                 *self.poison_by_class.entry(poison).or_default() += 1;
             }
+        }
+    }
+
+    fn add(&mut self, other: &Self) {
+        let Self { events, unique, duplicates, conflicts, poison, poison_by_class, out_of_order } = other;
+        self.events += events;
+        self.unique += unique;
+        self.duplicates += duplicates;
+        self.conflicts += conflicts;
+        self.poison += poison;
+        self.out_of_order += out_of_order;
+        for (class, count) in poison_by_class {
+            *self.poison_by_class.entry(*class).or_default() += count;
         }
     }
 
