@@ -1,8 +1,8 @@
 //! The command line: which command, and how its errors are told.
 
 use crate::commands::{
-    balances, checkpoint, consume, demo, export, generate, id, incidents, migrate, quarantine, rebuild, replay, send,
-    statement, status, top, trace, verify,
+    balances, checkpoint, consume, demo, export, generate, health, id, incidents, migrate, quarantine, rebuild, replay,
+    send, statement, status, top, trace, verify,
 };
 use crate::log::LogArgs;
 use clap::{Parser, Subcommand};
@@ -29,6 +29,7 @@ enum Command {
     Generate(generate::Args),
     Status(status::Args),
     Top(top::Args),
+    Health(health::Args),
     Balances(balances::Args),
     Trace(trace::Args),
     Statement(statement::Args),
@@ -53,6 +54,7 @@ impl Cli {
             Command::Generate(args) => generate::run(args),
             Command::Status(args) => status::run(args),
             Command::Top(args) => top::run(args),
+            Command::Health(args) => health::run(args),
             Command::Balances(args) => balances::run(args),
             Command::Trace(args) => trace::run(args),
             Command::Statement(args) => statement::run(args),

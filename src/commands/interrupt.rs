@@ -20,6 +20,8 @@ pub fn watch() -> io::Result<()> {
         if SIGNAL.swap(number, Ordering::Relaxed) != 0 {
             std::process::exit(128 + number);
         }
+        let signal = if number == libc::SIGINT { "SIGINT" } else { "SIGTERM" };
+        tracing::info!(signal, "finishing what has begun; a second signal ends it at once");
     })
 }
 

@@ -6,6 +6,7 @@ pub mod consume;
 pub mod demo;
 pub mod export;
 pub mod generate;
+pub mod health;
 pub mod id;
 pub mod incidents;
 pub mod interrupt;
