@@ -3,6 +3,7 @@
 use super::interrupt;
 use crate::demo::{self, Interrupted, Settings};
 use anyhow::Context;
+use std::num::NonZeroU32;
 use std::process::ExitCode;
 
 const HELP: &str = "\
@@ -25,7 +26,8 @@ data removed, but for --keep.
 Examples:
   postonce demo
   postonce demo --events 20000 --seed 7
-  postonce demo --keep        then look into the ledger with psql";
+  postonce demo --keep        then look into the ledger with psql
+  postonce demo --watch       two consumers at work; Prometheus too, where it is installed";
 
 /// Send, crash, recover, send again, and check the books
 #[derive(clap::Args)]
@@ -47,13 +49,27 @@ pub struct Args {
     /// Threads of the consumer
     #[arg(long, env = "POSTONCE_DEMO_WORKERS", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=64))]
     pub workers: u16,
+
+    /// Neither crash nor end: two consumers, a steady workload, and `postonce top` on the
+    /// terminal until q or Ctrl-C
+    #[arg(long, env = "POSTONCE_DEMO_WATCH", conflicts_with = "keep")]
+    pub watch: bool,
+
+    /// Messages a second with --watch
+    #[arg(long, env = "POSTONCE_DEMO_RATE", default_value = "500", value_name = "PER_SECOND")]
+    pub rate: NonZeroU32,
 }
 
 /// Runs the command.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     interrupt::watch().context("no signals can be watched")?;
-    let Args { events, seed, keep, workers } = args;
-    match demo::run(&Settings { events, seed, workers, keep }) {
+    let Args { events, seed, keep, workers, watch, rate } = args;
+    let settings = Settings { events, seed, workers, keep };
+    if watch {
+        demo::watch(&settings, rate)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    match demo::run(&settings) {
         Ok(true) => Ok(ExitCode::SUCCESS),
         Ok(false) => Ok(ExitCode::FAILURE),
         Err(error) => match error.downcast_ref::<Interrupted>() {

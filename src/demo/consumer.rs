@@ -16,6 +16,12 @@ pub struct Consumer(Child);
 
 impl Consumer {
     pub fn start(parts: &Parts, settings: &Settings) -> Result<Self> {
+        let (workers, batch) = (settings.workers.to_string(), settings.batch().to_string());
+        Self::start_with(parts, &["--workers", &workers, "--batch", &batch])
+    }
+
+    /// With these arguments beside those that lead it to the demo's parts.
+    pub fn start_with(parts: &Parts, more: &[&str]) -> Result<Self> {
         let log = OpenOptions::new().create(true).append(true).open(parts.consumer_log())?;
         let own = std::env::current_exe().context("this program does not know where it is")?;
         let mut command = Command::new(own);
@@ -29,7 +35,7 @@ impl Consumer {
         command
             .args(["consume", "--unidentified-topic", "--log-format", "human", "--topic", parts::TOPIC])
             .args(["--schema", parts::SCHEMA])
-            .args(["--workers", &settings.workers.to_string(), "--batch", &settings.batch().to_string()])
+            .args(more)
             .env("KAFKA_BROKERS", parts.brokers())
             // Not as an argument: `ps` shows those to everyone.
             .env("DATABASE_URL", parts.database_url())

@@ -8,6 +8,8 @@
 //! checks     what must hold at the end, each able to fail
 //! positions  what all resources hold, computed anew from their facts
 //! report     the tables
+//! steady     `--watch`: no crash and no end, and a dashboard
+//! prometheus the real one, where it is installed
 //! ```
 
 mod books;
@@ -16,7 +18,9 @@ mod consumer;
 mod parts;
 mod positions;
 mod progress;
+mod prometheus;
 mod report;
+mod steady;
 mod watch;
 
 use crate::commands::interrupt;
@@ -28,6 +32,7 @@ use parts::Parts;
 use postonce_producer::generate::{Generator, Summary, Workload};
 use progress::{Step, say};
 use std::fmt;
+use std::num::NonZeroU32;
 use std::time::{Duration, Instant};
 use watch::Watched;
 
@@ -73,6 +78,11 @@ impl std::error::Error for Interrupted {}
 /// Asked wherever something may take long.
 fn go_on() -> Result<(), Interrupted> {
     interrupt::signal().map_or(Ok(()), |signal| Err(Interrupted(signal)))
+}
+
+/// No crash and no end: a steady workload of so many messages a second, to be watched.
+pub fn watch(settings: &Settings, rate: NonZeroU32) -> anyhow::Result<()> {
+    steady::run(settings, rate)
 }
 
 /// Runs the demo; whether all checks hold.

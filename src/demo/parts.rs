@@ -14,7 +14,7 @@ use rdkafka::mocking::MockCluster;
 use rdkafka::producer::DefaultProducerContext;
 use sqlx::postgres::PgConnection;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
@@ -80,6 +80,11 @@ impl Parts {
 
     pub fn database_url(&self) -> String {
         self.postgres.url(DATABASE)
+    }
+
+    /// Removed at the end.
+    pub fn directory(&self) -> &Path {
+        self.directory.path()
     }
 
     /// Where the consumers write their logs, one behind the other.

@@ -10,6 +10,7 @@
 
 mod auditor;
 mod cases;
+mod deploy;
 mod envelopes;
 mod export;
 mod faults_accept;
@@ -70,6 +71,7 @@ fn main() {
         export::tests(),
         faults_network::tests(),
         auditor::tests(),
+        deploy::tests(),
         envelopes::tests(),
         faults_clock::tests(),
         faults_disk::tests(),

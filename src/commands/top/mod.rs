@@ -72,20 +72,16 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     interrupt::watch().context("no signals can be watched")?;
     let Args { metrics, database_url, schema, once, output } = args;
     let database = database_url.map(|database_url| DatabaseArgs { database_url, schema });
-    let mut top = Top::new(metrics, Watch::begin(database)?);
+    let mut top = Top::new(metrics, database)?;
     if once || output.output == Output::Json || !stdout().is_terminal() {
         return top.once(output.output);
     }
-    // It restores the terminal when a panic unwinds, too.
-    let mut terminal = ratatui::try_init().context("no terminal to draw on")?;
-    let ended = top.watch(&mut terminal);
-    ratatui::restore();
-    ended?;
+    top.watch()?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// What is watched.
-struct Top {
+pub struct Top {
     agent: Agent,
     urls: Vec<String>,
     instances: Vec<Instance>,
@@ -94,18 +90,26 @@ struct Top {
 }
 
 impl Top {
-    fn new(metrics: Vec<String>, refusals: Watch) -> Self {
-        Self {
+    pub fn new(metrics: Vec<String>, database: Option<DatabaseArgs>) -> anyhow::Result<Self> {
+        Ok(Self {
             agent: scrape::agent(),
             urls: metrics.iter().map(|metrics| url(metrics)).collect(),
             instances: metrics.into_iter().map(Instance::new).collect(),
-            refusals,
+            refusals: Watch::begin(database)?,
             rates: Rates::new(),
-        }
+        })
     }
 
     /// Until q, Ctrl-C or a signal.
-    fn watch(&mut self, terminal: &mut DefaultTerminal) -> anyhow::Result<()> {
+    pub fn watch(&mut self) -> anyhow::Result<()> {
+        // It restores the terminal when a panic unwinds, too.
+        let mut terminal = ratatui::try_init().context("no terminal to draw on")?;
+        let ended = self.draw(&mut terminal);
+        ratatui::restore();
+        ended
+    }
+
+    fn draw(&mut self, terminal: &mut DefaultTerminal) -> anyhow::Result<()> {
         while interrupt::signal().is_none() {
             let begun = Instant::now();
             let figures = self.look();
