@@ -20,7 +20,8 @@ use criterion::{Criterion, SamplingMode, Throughput, criterion_group, criterion_
 use postonce_consumer::batch::{Batch, Positions, Received, advance};
 use postonce_consumer::chain::{Parts, START};
 use postonce_consumer::claim::{Claim, Claims};
-use postonce_consumer::decide::{Arrival, Decision, Held, Known, decide};
+use postonce_consumer::decide::{Arrival, Content, Decision, Held, Known, decide};
+use postonce_consumer::distance::Came;
 use postonce_consumer::message::{At, Message};
 use postonce_consumer::rows::CopyBinary;
 use postonce_schema::{Decoder, Event, Kinds, POSITIONS_TOML, ResourceId, Rules, StreamId};
@@ -98,7 +99,8 @@ fn ledger<'a>(events: &[Event<'a>]) -> (HashMap<ResourceId, Held<'a>>, Known) {
         updated_at: event.updated_at,
         facts: event.facts.clone(),
     };
-    let known = events.iter().map(|event| (event.id, vec![event.fingerprint])).collect();
+    let content = |event: &Event<'a>| Content { fingerprint: event.fingerprint, came: Came::Before(None) };
+    let known = events.iter().map(|event| (event.id, vec![content(event)])).collect();
     (events.iter().map(|event| (event.resource_id, held(event))).collect(), known)
 }
 

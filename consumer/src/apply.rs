@@ -18,9 +18,11 @@
 use crate::batch::{Advance, Batch, advance};
 use crate::claim::{Claim, Claims};
 use crate::decide::{Decision, decide, not_greater};
+use crate::distance::Distance;
 use crate::failure::Failure;
 use crate::message::Outcome;
 use crate::store::{KnownAccounts, Transaction};
+use crate::turnover::Sum;
 use postonce_schema::Rules;
 use sqlx::PgConnection;
 use std::collections::BTreeMap;
@@ -33,9 +35,20 @@ pub struct Applied {
     pub claims: Vec<Claim>,
     pub outcomes: BTreeMap<Outcome, u64>,
     pub rejected: BTreeMap<&'static str, u64>,
-    pub postings: usize,
+    pub duplicates: BTreeMap<Distance, u64>,
+    pub posted: Vec<Posted>,
     /// How long each step took.
     pub steps: Vec<(&'static str, Duration)>,
+}
+
+/// The postings of one kind of event in one asset.
+#[derive(Debug)]
+pub struct Posted {
+    pub kind: String,
+    /// `None` for every unit that is no currency.
+    pub currency: Option<String>,
+    pub postings: u64,
+    pub minor_units: u64,
 }
 
 /// Applies one batch. On a failure nothing of it is left behind.
@@ -85,7 +98,15 @@ pub async fn apply(
 }
 
 fn applied(batch: &Batch<'_, '_>, decision: &Decision<'_, '_>, advances: Vec<Advance>, clock: Clock) -> Applied {
-    let mut applied = Applied { postings: decision.postings.len(), steps: clock.steps, ..Applied::default() };
+    let duplicates = decision.duplicates.clone();
+    let mut applied = Applied { duplicates, steps: clock.steps, ..Applied::default() };
+    let posted = |sum: &Sum<'_>| Posted {
+        kind: sum.kind().to_owned(),
+        currency: sum.currency().map(str::to_owned),
+        postings: sum.postings,
+        minor_units: sum.minor_units,
+    };
+    applied.posted = decision.turnover.sums().iter().map(posted).collect();
     for (_, outcome) in &decision.outcomes {
         *applied.outcomes.entry(*outcome).or_default() += 1;
     }

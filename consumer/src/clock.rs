@@ -1,6 +1,6 @@
 //! A machine's clock that is set back while the process runs.
 //!
-//! Nothing here reads the wall clock, but librdkafka waits by it: a wait that is under way
+//! Nothing here is decided by the wall clock, but librdkafka waits by it: a wait that is under way
 //! lasts longer by as much as the clock is set back, for hours or days. So the polls are
 //! interrupted, and every worker begins anew, with a new client.
 

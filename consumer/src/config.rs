@@ -19,6 +19,8 @@ pub struct Config {
     pub batch_messages: usize,
     /// Where `/metrics`, `/livez` and `/readyz` are served.
     pub listen: Option<SocketAddr>,
+    /// How long these go on when a person is needed, before the process ends.
+    pub stop_linger: Duration,
     /// What a person accepts, so that the consumer goes on where it has stopped.
     pub accepted: Accepted,
     /// A partition of which nothing comes for so long, although it has something, ends the
@@ -79,7 +81,7 @@ const FIXED: [(&str, &str); 7] = [
 ];
 
 /// Where we differ from librdkafka, and a user may differ from us.
-const DEFAULTS: [(&str, &str); 7] = [
+const DEFAULTS: [(&str, &str); 8] = [
     // Every wait of a worker is bounded below this.
     ("max.poll.interval.ms", "60000"),
     // The default of 1000 lets a fast reader wait a second for each full queue.
@@ -91,6 +93,8 @@ const DEFAULTS: [(&str, &str); 7] = [
     ("topic.metadata.refresh.interval.ms", "10000"),
     ("socket.keepalive.enable", "true"),
     ("reconnect.backoff.max.ms", "2000"),
+    // What the client measures of itself is among the metrics; by default it measures nothing.
+    ("statistics.interval.ms", "5000"),
 ];
 
 /// Only where the group speaks the classic protocol; the new one refuses them.

@@ -3,6 +3,8 @@
 use crate::clock::{Clock, Polls};
 use crate::config::Config;
 use crate::health::{self, Condition, Health};
+use crate::kafka_statistics::Reports;
+use crate::ledger_gauges;
 use crate::metrics::Metrics;
 use crate::observer::{self, Observed};
 use crate::registry;
@@ -10,15 +12,14 @@ use crate::retention;
 use crate::stop::Stop;
 use crate::stream::Stream;
 use crate::topic;
+use crate::unposted::Unposted;
 use crate::worker::{Shared, Worker};
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
-use std::time::Duration;
-
-/// How often the whole ledger is asked what is open.
-const LOOK_EVERY: Duration = Duration::from_secs(15);
+use std::time::{Duration, Instant};
+use tokio::runtime::Runtime;
 
 /// Reads the topic into the ledger until `stopping` says so or a person is needed.
 /// What is being applied then is finished first.
@@ -26,23 +27,60 @@ pub fn consume(config: Config, stopping: &dyn Fn() -> bool) -> Result<(), Stop> 
     let shared = prepare(config)?;
     let service = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
     let service = service.map_err(|error| Stop::Start(format!("no runtime: {error}")))?;
-    service.block_on(check(&shared))?;
-    let listener = shared.config.listen.map(|address| service.block_on(health::bind(address)));
-    if let Some(listener) = listener.transpose().map_err(|error| Stop::Start(format!("--listen: {error}")))? {
-        service.spawn(health::serve(listener, shared.metrics.clone(), shared.health.clone()));
+    serve(&service, &shared)?;
+    let outcome = service.block_on(check(&shared)).and_then(|()| {
+        watch(&service, &shared);
+        run_workers(&shared, stopping)
+    });
+    if let Err(stop) = &outcome {
+        linger(&shared, stop, stopping);
     }
-    service.spawn(look(shared.config.database.clone(), shared.metrics.clone()));
-    if !shared.config.kafka.unidentified_topic {
-        let asking = Arc::clone(&shared);
-        service.spawn(async move {
-            retention::watch(&asking.config.kafka, asking.config.recovery_window, &asking.metrics).await;
-        });
-    }
-    let asking = Arc::clone(&shared);
-    service.spawn_blocking(move || observer::observe(&asking.config.kafka, &asking.observed, &asking.stop));
-    let outcome = run_workers(&shared, stopping);
     service.shutdown_background();
     outcome
+}
+
+fn serve(service: &Runtime, shared: &Arc<Shared>) -> Result<(), Stop> {
+    let Some(address) = shared.config.listen else { return Ok(()) };
+    let listener = service.block_on(health::bind(address));
+    let listener = listener.map_err(|error| Stop::Start(format!("--listen: {error}")))?;
+    service.spawn(health::serve(listener, Arc::clone(shared)));
+    Ok(())
+}
+
+/// What is asked regularly, for the whole process.
+fn watch(service: &Runtime, shared: &Arc<Shared>) {
+    let asking = Arc::clone(shared);
+    service.spawn(async move { ledger_gauges::watch(&asking.config.database, &asking.metrics).await });
+    if !shared.config.kafka.unidentified_topic {
+        let asking = Arc::clone(shared);
+        service.spawn(async move {
+            let Shared { config, metrics, unposted, .. } = &*asking;
+            retention::watch(&config.kafka, config.recovery_window, metrics, unposted).await;
+        });
+    }
+    let asking = Arc::clone(shared);
+    service.spawn_blocking(move || {
+        observer::observe(&asking.config.kafka, &asking.observed, &asking.unposted, &asking.stop);
+    });
+}
+
+/// A supervisor starts an ended process again at once, and Prometheus would see nothing but
+/// one that is always starting: so it stays for a while to say what it waits for.
+fn linger(shared: &Shared, stop: &Stop, stopping: &dyn Fn() -> bool) {
+    let Some(reason) = stop.reason() else { return };
+    shared.metrics.stopped.with_label_values(&[reason.name()]).set(1);
+    shared.health.stopped(stop.to_string());
+    let (until, linger) = (Instant::now() + shared.config.stop_linger, shared.config.stop_linger);
+    if !linger.is_zero() && !stopping() {
+        tracing::error!(
+            reason = reason.name(),
+            ?linger,
+            "stopped; a person is needed. The pages are served on: {stop}"
+        );
+    }
+    while Instant::now() < until && !stopping() {
+        std::thread::sleep(Duration::from_millis(50));
+    }
 }
 
 fn prepare(config: Config) -> Result<Arc<Shared>, Stop> {
@@ -57,6 +95,8 @@ fn prepare(config: Config) -> Result<Arc<Shared>, Stop> {
         health,
         observed: Observed::default(),
         polls: Polls::default(),
+        unposted: Unposted::default(),
+        reports: Reports::default(),
         stop: AtomicBool::new(false),
     }))
 }
@@ -109,22 +149,5 @@ fn wait(shared: &Shared, stopping: &dyn Fn() -> bool, results: &Receiver<Result<
             Ok(_) | Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return outcome,
         }
-    }
-}
-
-/// What is open in the whole ledger: a gauge of the database, not of this process.
-async fn look(database: crate::database::Database, metrics: Metrics) {
-    loop {
-        if let Ok(mut connection) = database.connect().await {
-            // A connection that has fallen silent would keep the gauges as they are for ever.
-            while let Ok(Ok((quarantine, incidents))) =
-                tokio::time::timeout(LOOK_EVERY, crate::database::open_cases(&mut connection)).await
-            {
-                metrics.quarantine_open.set(quarantine);
-                metrics.incidents_open.set(incidents);
-                tokio::time::sleep(LOOK_EVERY).await;
-            }
-        }
-        tokio::time::sleep(LOOK_EVERY).await;
     }
 }

@@ -46,6 +46,11 @@ impl Database {
         Ok(Self { options: self.options.clone().options([("search_path", schema)]), schema: schema.to_owned() })
     }
 
+    /// Where the server listens.
+    pub(crate) fn port(&self) -> u16 {
+        self.options.get_port()
+    }
+
     /// The schema that holds the ledger.
     pub fn schema(&self) -> &str {
         &self.schema
@@ -76,7 +81,7 @@ impl Database {
     async fn open(&self, options: &PgConnectOptions) -> Result<PgConnection, DatabaseError> {
         match tokio::time::timeout(CONNECT_TIMEOUT, options.connect()).await {
             Ok(Ok(connection)) => {
-                crate::nodelay::set(options.get_port());
+                crate::sockets::send_at_once(options.get_port());
                 Ok(connection)
             }
             Ok(Err(source)) => Err(DatabaseError::Unreachable { at: self.to_string(), source }),
@@ -127,16 +132,6 @@ pub async fn applied_migrations(connection: &mut PgConnection) -> Result<Vec<(i6
         return Ok(Vec::new());
     }
     Ok(sqlx::query_as("SELECT version, checksum FROM _sqlx_migrations WHERE success").fetch_all(connection).await?)
-}
-
-/// How many refused messages and how many incidents nobody has closed yet.
-pub async fn open_cases(connection: &mut PgConnection) -> Result<(i64, i64), sqlx::Error> {
-    sqlx::query_as(
-        "SELECT (SELECT count(*) FROM quarantine WHERE closed_at IS NULL),
-                (SELECT count(*) FROM incidents WHERE closed_at IS NULL)",
-    )
-    .fetch_one(connection)
-    .await
 }
 
 /// `host:port/database, schema postonce`

@@ -8,13 +8,15 @@
 //! Below the call of [`decide`] nothing may be refused.
 
 use crate::account_postings::Sides;
+use crate::distance::{Came, Distance};
 use crate::message::{At, Message, Outcome};
 use crate::rows::Posted;
+use crate::turnover::Turnover;
 use postonce_schema::{
     Accounts, Event, EventId, Facts, Fingerprint, Kind, Position, PostingAmount, ResourceId, Rules, State, Timestamp,
     Version,
 };
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 /// How an event ranks among those of its resource. Two that are equal here are
 /// the same event id; between their contents the fingerprint decides.
@@ -49,9 +51,16 @@ pub struct UnreadableState {
     pub why: String,
 }
 
-/// The fingerprints known for event ids: that of the first arrival and those of
-/// its conflicts.
-pub type Known = HashMap<EventId, Vec<Fingerprint>>;
+/// The contents known for event ids: that of the first arrival and those of its
+/// conflicts.
+pub type Known = HashMap<EventId, Vec<Content>>;
+
+/// A content that is known of an event id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Content {
+    pub fingerprint: Fingerprint,
+    pub came: Came,
+}
 
 /// An event that is to be judged, with the message that brought it.
 #[derive(Clone, Debug)]
@@ -70,6 +79,10 @@ pub struct Decision<'b, 'a> {
     /// The last state of each resource that changed.
     pub resources: HashMap<ResourceId, Change<'b, 'a>>,
     pub postings: Vec<Posting>,
+    /// The same, summed up.
+    pub turnover: Turnover<'a>,
+    /// How far from their originals the duplicates came.
+    pub duplicates: BTreeMap<Distance, u64>,
     pub conflicts: Vec<Arrival<'b, 'a>>,
     pub incidents: Vec<Incident<'b, 'a>>,
 }
@@ -117,6 +130,12 @@ pub enum IncidentCode {
     Regression,
     /// The same state again, with other money.
     Restatement,
+}
+
+impl Content {
+    fn of_this_batch(fingerprint: Fingerprint) -> Self {
+        Self { fingerprint, came: Came::InThisBatch }
+    }
 }
 
 impl Decision<'_, '_> {
@@ -253,15 +272,18 @@ impl<'b, 'a: 'b> Judge<'b, 'a> {
         let event = arrival.event;
         // The greatest content that is known of this id, if any is.
         let mut known: Option<Fingerprint> = None;
-        for seen in self.known.get(&event.id).into_iter().flatten().chain(self.first.get(&event.id)) {
-            if *seen == event.fingerprint {
+        let first = self.first.get(&event.id).map(|first| Content::of_this_batch(*first));
+        for seen in self.known.get(&event.id).into_iter().flatten().copied().chain(first) {
+            if seen.fingerprint == event.fingerprint {
+                let distance = Distance::of(seen.came, arrival.message.time());
+                *self.decision.duplicates.entry(distance).or_default() += 1;
                 return Outcome::Duplicate;
             }
-            known = known.max(Some(*seen));
+            known = known.max(Some(seen.fingerprint));
         }
         let held = self.states.current(event.resource_id).map(Current::standing);
         if let Some(known) = known {
-            self.known.entry(event.id).or_default().push(event.fingerprint);
+            self.known.entry(event.id).or_default().push(Content::of_this_batch(event.fingerprint));
             // Of two contents the greater fingerprint stands, so that every order of
             // arrival ends alike; it matters only where the id is the resource's state.
             let stands = held == Some(Standing::of(event)) && event.fingerprint > known;
@@ -293,6 +315,7 @@ impl<'b, 'a: 'b> Judge<'b, 'a> {
         let postings = Position::with(&mut self.accounts, event.state, &event.facts).minus(held_position);
         let moved = !postings.is_empty();
         for (line, posting) in (0..).zip(postings) {
+            self.decision.turnover.add(event.kind, &posting);
             self.decision.postings.push(Posting {
                 at: arrival.message.at,
                 line,

@@ -62,7 +62,10 @@ fn told(events: &[String], held: Option<(i64, &String)>, known: &[&String]) -> T
     let mut fingerprints = Known::new();
     for text in known {
         let event = event(text);
-        fingerprints.entry(event.id).or_default().push(event.fingerprint);
+        fingerprints
+            .entry(event.id)
+            .or_default()
+            .push(Content { fingerprint: event.fingerprint, came: Came::Before(None) });
     }
     let decision = decide(&arrivals, held.into_iter().collect(), fingerprints);
     let letters = |outcomes: &mut dyn Iterator<Item = Outcome>| outcomes.map(|one| char::from(one.byte())).collect();

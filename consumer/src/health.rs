@@ -1,13 +1,14 @@
 //! Whether a process lives and whether it can post, told to whoever runs it.
 
-use crate::metrics::Metrics;
+use crate::sockets;
+use crate::worker::Shared;
 use axum::Router;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use axum::routing::get;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::net::TcpListener;
 
@@ -24,52 +25,70 @@ pub enum Condition {
     Waiting(String),
 }
 
-/// The condition of each worker of a process.
-#[derive(Clone)]
-pub struct Health(Arc<Mutex<Vec<(Condition, Instant)>>>);
+/// The condition of a process.
+pub struct Health {
+    workers: Mutex<Vec<(Condition, Instant)>>,
+    /// Why a person is needed, once one is.
+    stopped: OnceLock<String>,
+}
 
 impl Health {
     pub fn new(workers: usize) -> Self {
-        Self(Arc::new(Mutex::new(vec![(Condition::Waiting("starting".to_owned()), Instant::now()); workers])))
+        let starting = (Condition::Waiting("starting".to_owned()), Instant::now());
+        Self { workers: Mutex::new(vec![starting; workers]), stopped: OnceLock::new() }
     }
 
     /// Says how a worker is, and that it is still alive.
     pub fn say(&self, worker: usize, condition: Condition) {
-        let mut workers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        workers[worker] = (condition, Instant::now());
+        self.workers()[worker] = (condition, Instant::now());
+    }
+
+    /// Says that the process waits for a person: it lives, and no restart would help.
+    pub fn stopped(&self, why: String) {
+        // The first reason stands.
+        let _ = self.stopped.set(why);
     }
 
     /// How many workers are ready.
-    pub fn ready(&self) -> i64 {
-        let workers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let ready = workers.iter().filter(|(condition, _)| *condition == Condition::Ready).count();
+    fn ready(&self) -> i64 {
+        let ready = self.workers().iter().filter(|(condition, _)| *condition == Condition::Ready).count();
         i64::try_from(ready).unwrap_or(i64::MAX)
     }
 
-    /// Why the process is not ready, a line for each worker that is not.
+    /// Why the process is not ready: for what a person is needed, or a line for each worker
+    /// that is not.
     fn not_ready(&self) -> Vec<String> {
-        let workers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(why) = self.stopped.get() {
+            return vec![format!("stopped: {why}")];
+        }
         let reason = |(number, (condition, _)): (usize, &(Condition, Instant))| match condition {
             Condition::Ready => None,
             Condition::Waiting(why) => Some(format!("worker {number}: {why}")),
         };
-        workers.iter().enumerate().filter_map(reason).collect()
+        self.workers().iter().enumerate().filter_map(reason).collect()
     }
 
     fn hung(&self) -> Vec<String> {
-        let workers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.stopped.get().is_some() {
+            return Vec::new();
+        }
+        let workers = self.workers();
         let hung = workers.iter().enumerate().filter(|(_, (_, turned))| turned.elapsed() > HUNG_AFTER);
         hung.map(|(number, (_, turned))| format!("worker {number} has not turned for {:?}", turned.elapsed())).collect()
+    }
+
+    fn workers(&self) -> MutexGuard<'_, Vec<(Condition, Instant)>> {
+        self.workers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Serves `/metrics`, `/livez` and `/readyz` until the process ends.
-pub async fn serve(listener: TcpListener, metrics: Metrics, health: Health) -> std::io::Result<()> {
+pub async fn serve(listener: TcpListener, shared: Arc<Shared>) -> std::io::Result<()> {
     let pages = Router::new()
         .route("/metrics", get(metrics_page))
-        .route("/livez", get(|State((_, health)): State<(Metrics, Health)>| async move { answer(health.hung()) }))
-        .route("/readyz", get(|State((_, health)): State<(Metrics, Health)>| async move { answer(health.not_ready()) }))
-        .with_state((metrics, health));
+        .route("/livez", get(|State(shared): State<Arc<Shared>>| async move { answer(shared.health.hung()) }))
+        .route("/readyz", get(|State(shared): State<Arc<Shared>>| async move { answer(shared.health.not_ready()) }))
+        .with_state(shared);
     axum::serve(listener, pages).await
 }
 
@@ -78,8 +97,11 @@ pub async fn bind(address: SocketAddr) -> std::io::Result<TcpListener> {
     TcpListener::bind(address).await
 }
 
-async fn metrics_page(State((metrics, health)): State<(Metrics, Health)>) -> impl IntoResponse {
+async fn metrics_page(State(shared): State<Arc<Shared>>) -> impl IntoResponse {
+    let Shared { metrics, health, unposted, config, .. } = &*shared;
     metrics.workers_ready.set(health.ready());
+    metrics.postgres_connections.set(sockets::connected_to(config.database.port()));
+    unposted.show(metrics, &config.kafka.topic);
     match metrics.render() {
         Ok(page) => (StatusCode::OK, [(header::CONTENT_TYPE, prometheus::TEXT_FORMAT)], page),
         Err(error) => {

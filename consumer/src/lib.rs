@@ -17,8 +17,9 @@
 //! Beside it: `accept` (what a person goes on in spite of), `observer` (what the brokers
 //! say when they are asked), `claim` (who may advance a stream), `registry` (frozen rules),
 //! `topic` (which lineage), `retention` (how far the topic reaches back), `clock` (one that
-//! was set back), `consume` (the process), `health` and `metrics` (what it tells), `read`
-//! (what people ask the ledger), `cases` (what waits for a person), `reread` and `replay`
+//! was set back), `consume` (the process), `health` and `metrics` (what it tells; from
+//! `unposted`, `turnover`, `distance`, `kafka_statistics`, `ledger_gauges` and `sockets`),
+//! `read` (what people ask the ledger), `cases` (what waits for a person), `reread` and `replay`
 //! (the topic again), `rebuild` (the ledger again), `verify` (whether the books are right),
 //! `digest` and `checkpoint` (the books in one hash).
 
@@ -36,13 +37,15 @@ pub mod consume;
 pub mod database;
 pub mod decide;
 pub mod digest;
+pub mod distance;
 pub mod error;
 pub mod failure;
 pub mod health;
+pub mod kafka_statistics;
+pub mod ledger_gauges;
 pub mod life;
 pub mod message;
 pub mod metrics;
-mod nodelay;
 pub mod observer;
 pub mod outcomes;
 pub mod read;
@@ -52,10 +55,13 @@ pub mod replay;
 pub mod reread;
 pub mod retention;
 pub mod rows;
+mod sockets;
 pub mod stop;
 pub mod store;
 pub mod stream;
 pub mod topic;
 mod trouble;
+pub mod turnover;
+pub mod unposted;
 pub mod verify;
 pub mod worker;

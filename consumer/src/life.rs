@@ -15,6 +15,7 @@ use crate::stop::Stop;
 use crate::store::KnownAccounts;
 use crate::stream::{self, Moves, Stream};
 use crate::trouble::{Next, Trouble};
+use crate::unposted;
 use crate::worker::{BackOff, End, Stuck, Worker};
 use postonce_schema::StreamId;
 use rdkafka::Message as _;
@@ -55,6 +56,8 @@ pub(crate) struct Life<'w, 'p, 's> {
     told: Instant,
     identified: Instant,
     looked_after: Instant,
+    /// What this worker held in its last life, until the group has said whose it is now.
+    former: BTreeSet<i32>,
     /// For each partition, how long nothing has come of it, and when it was last told that
     /// a transaction holds it back.
     watched: HashMap<i32, (Stillness, Option<Instant>)>,
@@ -69,6 +72,7 @@ impl<'w, 'p, 's> Life<'w, 'p, 's> {
         backend_pid: i32,
     ) -> Self {
         let now = Instant::now();
+        let former = worker.shared.unposted.held_by(worker.number);
         Self {
             worker,
             stream,
@@ -80,6 +84,7 @@ impl<'w, 'p, 's> Life<'w, 'p, 's> {
             told: now,
             identified: now,
             looked_after: now,
+            former,
             watched: HashMap::new(),
         }
     }
@@ -92,6 +97,7 @@ impl<'w, 'p, 's> Life<'w, 'p, 's> {
         let moves = self.stream.take_moves();
         self.drop_revoked(&mut waiting, &moves);
         self.claim_assigned(&moves)?;
+        self.forget_former();
         self.worker.turning(&self.claims);
         if !waiting.is_empty() {
             self.apply_all(&waiting)?;
@@ -102,6 +108,7 @@ impl<'w, 'p, 's> Life<'w, 'p, 's> {
             // Markers behind the last message move the position and nothing else.
             self.apply_all(&[])?;
             self.show_offsets();
+            self.show_statistics();
             self.tell();
             self.watch(turned)?;
         }
@@ -130,17 +137,32 @@ impl<'w, 'p, 's> Life<'w, 'p, 's> {
             return;
         }
         waiting.retain(|message| !moves.revoked.contains(&message.partition()));
+        self.claims.retain(|_, claim| !moves.revoked.contains(&claim.partition));
         self.forget(&moves.revoked);
+        tracing::info!(worker = self.worker.number, partitions = ?moves.revoked, "partitions revoked");
     }
 
-    fn forget(&mut self, revoked: &BTreeSet<i32>) {
-        self.claims.retain(|_, claim| !revoked.contains(&claim.partition));
-        for partition in revoked {
-            self.worker.shared.metrics.forget(&self.lineage.topic, *partition);
-            self.worker.shared.observed.forget(*partition);
+    /// What another worker of this process has claimed meanwhile is told on.
+    fn forget(&mut self, given_up: &BTreeSet<i32>) {
+        let shared = self.worker.shared;
+        for partition in given_up {
             self.watched.remove(partition);
+            if shared.unposted.forget(self.worker.number, *partition) {
+                shared.metrics.forget(&self.lineage.topic, *partition);
+                shared.observed.forget(*partition);
+            }
         }
-        tracing::info!(worker = self.worker.number, partitions = ?revoked, "partitions revoked");
+    }
+
+    /// What an earlier life held and the group has given to somebody else since. Until it has
+    /// answered nobody may hold it, and the age of what waits there must go on.
+    fn forget_former(&mut self) {
+        if self.former.is_empty() || !self.stream.joined() {
+            return;
+        }
+        let mut former = std::mem::take(&mut self.former);
+        former.retain(|partition| !self.claims.values().any(|claim| claim.partition == *partition));
+        self.forget(&former);
     }
 
     /// Claims the streams of what was assigned, and only then begins to read them,
@@ -157,8 +179,12 @@ impl<'w, 'p, 's> Life<'w, 'p, 's> {
             let claim = self.claim(partition, log)?;
             let claim = self.check_log(claim, log)?;
             self.worker.shared.observed.want(partition);
+            self.worker.shared.unposted.claimed(self.worker.number, partition, claim.next_offset);
             self.claims.insert(claim.stream, claim.clone());
             claimed.push(claim);
+        }
+        if let Some(said) = moves.assigned_at {
+            self.worker.shared.metrics.rebalance_seconds.observe(said.elapsed().as_secs_f64());
         }
         self.stream.assign(&claimed)?;
         Ok(())
@@ -218,6 +244,7 @@ impl<'w, 'p, 's> Life<'w, 'p, 's> {
             Received::read(stream::message(borrowed, stream), &shared.config.decoder)
         };
         let mut received: Vec<Received<'_>> = waiting.iter().map(read).collect();
+        self.show_waiting(&received);
         let nowhere = HashMap::new();
         let mut trouble = Trouble::default();
         let mut most = received.len().max(1);
@@ -229,7 +256,7 @@ impl<'w, 'p, 's> Life<'w, 'p, 's> {
             match self.attempt(&Batch { received: &received[..now], positions: known }) {
                 Ok(applied) => {
                     trouble.committed(applied.rejected.contains_key("internal"));
-                    self.committed(now, applied);
+                    self.committed(&received, now, applied);
                     received.drain(..now);
                     outage = None;
                     most = most.saturating_mul(2);
@@ -315,17 +342,38 @@ impl<'w, 'p, 's> Life<'w, 'p, 's> {
         }
     }
 
-    fn committed(&mut self, messages: usize, applied: Applied) {
-        let metrics = &self.worker.shared.metrics;
-        metrics.committed(messages, &applied);
+    /// The first `now` of these messages have an outcome.
+    fn committed(&mut self, received: &[Received<'_>], now: usize, applied: Applied) {
+        let (done, left) = received.split_at(now);
+        self.worker.shared.metrics.committed(done, &applied);
         if !applied.rejected.is_empty() {
             let codes = &applied.rejected;
             tracing::warn!(worker = self.worker.number, topic = %self.lineage.topic, ?codes, "messages quarantined");
         }
+        let (done, left) = (unposted::spans(done), unposted::spans(left));
         for claim in applied.claims {
+            let (done, left) = (done.get(&claim.stream).copied(), left.get(&claim.stream).copied());
+            self.worker.shared.unposted.committed(claim.partition, claim.next_offset, done, left);
             self.claims.insert(claim.stream, claim);
         }
         self.show_offsets();
+    }
+
+    /// What is in memory is the oldest that waits.
+    fn show_waiting(&self, received: &[Received<'_>]) {
+        for (stream, span) in unposted::spans(received) {
+            if let Some(claim) = self.claims.get(&stream) {
+                self.worker.shared.unposted.received(claim.partition, span);
+            }
+        }
+    }
+
+    fn show_statistics(&self) {
+        if let Some(report) = self.stream.take_statistics() {
+            let Worker { number, shared, .. } = &*self.worker;
+            let held = self.claims.values().map(|claim| claim.partition);
+            shared.reports.show(*number, report, &shared.metrics, &self.lineage.topic, held);
+        }
     }
 
     /// The lag as the last fetch knew it: also while nothing can be committed.
@@ -366,6 +414,7 @@ impl<'w, 'p, 's> Life<'w, 'p, 's> {
             }
             let new = self.stream.take_moves();
             moves.rebalances += new.rebalances;
+            moves.assigned_at = moves.assigned_at.or(new.assigned_at);
             moves.revoked.extend(&new.revoked);
             moves.assigned = moves.assigned.difference(&new.revoked).chain(&new.assigned).copied().collect();
             if let Ok(connection) = self.worker.runtime.block_on(self.worker.shared.config.database.connect_worker()) {

@@ -10,6 +10,7 @@ use crate::claim::Lineage;
 use crate::config::Kafka;
 use crate::reread::Quiet;
 use crate::topic;
+use crate::unposted::{self, Unposted};
 use rdkafka::Offset;
 use rdkafka::config::FromClientConfigAndContext;
 use rdkafka::consumer::{BaseConsumer, Consumer};
@@ -108,7 +109,7 @@ fn see(before: Option<Seen>, now: Ends, at: Instant) -> Seen {
 }
 
 /// Asks until the process ends. Blocks its thread.
-pub fn observe(kafka: &Kafka, observed: &Observed, stop: &AtomicBool) {
+pub fn observe(kafka: &Kafka, observed: &Observed, unposted: &Unposted, stop: &AtomicBool) {
     let (all, stable) = match (client(kafka, "read_uncommitted"), client(kafka, "read_committed")) {
         (Ok(all), Ok(stable)) => (all, stable),
         (Err(error), _) | (_, Err(error)) => {
@@ -121,8 +122,10 @@ pub fn observe(kafka: &Kafka, observed: &Observed, stop: &AtomicBool) {
             Ok(lineage) => observed.lock().lineage = Some((lineage, Instant::now())),
             Err(error) => tracing::debug!(%error, "nobody says which topic this is"),
         }
-        if let Err(error) = ask_ends(&kafka.topic, &all, &stable, observed) {
-            tracing::debug!(%error, "nobody says where the partitions end");
+        let asked = unposted::now();
+        match ask_ends(&kafka.topic, &all, &stable, observed) {
+            Ok(ends) => ends.iter().for_each(|(partition, end)| unposted.ends_at(*partition, *end, asked)),
+            Err(error) => tracing::debug!(%error, "nobody says where the partitions end"),
         }
         // Serves what the clients tell of themselves; it would pile up.
         while all.poll(Duration::ZERO).is_some() || stable.poll(Duration::ZERO).is_some() {}
@@ -136,15 +139,16 @@ fn client(kafka: &Kafka, isolation: &str) -> KafkaResult<BaseConsumer<Quiet>> {
     BaseConsumer::from_config_and_context(&config, Quiet)
 }
 
+/// Notes both ends of each partition that is wanted. The last stable offsets.
 fn ask_ends(
     topic: &str,
     all: &BaseConsumer<Quiet>,
     stable: &BaseConsumer<Quiet>,
     observed: &Observed,
-) -> KafkaResult<()> {
+) -> KafkaResult<BTreeMap<i32, i64>> {
     let wanted = observed.wanted();
     if wanted.is_empty() {
-        return Ok(());
+        return Ok(BTreeMap::new());
     }
     // The stable offsets first: what is appended between the two answers then looks like
     // more behind them for once, and never like less.
@@ -152,12 +156,12 @@ fn ask_ends(
     let stable = ends(stable, topic, Offset::End, &wanted)?;
     let all = ends(all, topic, Offset::End, &wanted)?;
     let at = Instant::now();
-    for (partition, last_stable) in stable {
+    for (&partition, &last_stable) in &stable {
         if let (Some(&log_start), Some(&high_watermark)) = (starts.get(&partition), all.get(&partition)) {
             observed.note(partition, Ends { log_start, high_watermark, last_stable }, at);
         }
     }
-    Ok(())
+    Ok(stable)
 }
 
 /// One end of each partition, as far as this client's isolation lets it see.

@@ -4,6 +4,7 @@
 use crate::config::Kafka;
 use crate::metrics::Metrics;
 use crate::topic;
+use crate::unposted::Unposted;
 use std::time::Duration;
 
 /// How often the brokers are asked. Somebody may change it at any time.
@@ -40,13 +41,14 @@ impl Retention {
 }
 
 /// Asks until the process ends, and warns at each change.
-pub async fn watch(kafka: &Kafka, window: Duration, metrics: &Metrics) {
+pub async fn watch(kafka: &Kafka, window: Duration, metrics: &Metrics, unposted: &Unposted) {
     metrics.recovery_window.set(seconds(window));
     let mut before = None;
     loop {
         match topic::check_policy(&kafka.client_config(), &kafka.topic).await {
             Ok(retention) => {
                 show(metrics, &kafka.topic, &retention);
+                unposted.retention(retention.time);
                 if before.replace(retention) != Some(retention) {
                     warn(&kafka.topic, &retention, window);
                 }

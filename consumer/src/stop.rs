@@ -57,16 +57,62 @@ const COPY_THE_TOPIC: &str = "Nothing that was posted is wrong. To read what cam
     and consume that from its start: what is posted already comes as duplicates";
 
 impl Stop {
+    /// What a person is needed for; `None` where a restart may help.
+    pub fn reason(&self) -> Option<Reason> {
+        match self {
+            Self::LineageChanged(_) => Some(Reason::Lineage),
+            Self::Gap { .. } => Some(Reason::Gap),
+            Self::AheadOfLog { .. } => Some(Reason::AheadOfLog),
+            Self::CutOff { .. } => Some(Reason::CutOff),
+            // The rules could not be compared: Postgres was away.
+            Self::Rules(RulesRefused::Failure(_)) => None,
+            Self::Rules(_) => Some(Reason::Rules),
+            Self::Damage(_) => Some(Reason::Damage),
+            Self::Unreadable { .. } => Some(Reason::Unreadable),
+            Self::Topic(_) | Self::Database(_) | Self::Config(_) | Self::Kafka(_) | Self::Start(_) => None,
+        }
+    }
+
     /// The exit code of the process. 1 is any other error, 2 wrong usage.
     pub fn exit_code(&self) -> u8 {
+        self.reason().map_or(1, Reason::exit_code)
+    }
+}
+
+/// What a person is needed for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reason {
+    Lineage,
+    Gap,
+    AheadOfLog,
+    CutOff,
+    Rules,
+    Damage,
+    Unreadable,
+}
+
+impl Reason {
+    /// Its name in metrics.
+    pub fn name(self) -> &'static str {
         match self {
-            Self::LineageChanged(_) => 10,
-            Self::Gap { .. } => 11,
-            Self::AheadOfLog { .. } | Self::CutOff { .. } => 12,
-            Self::Rules(_) => 13,
-            Self::Damage(_) => 14,
-            Self::Unreadable { .. } => 15,
-            _ => 1,
+            Self::Lineage => "lineage",
+            Self::Gap => "gap",
+            Self::AheadOfLog => "ahead_of_log",
+            Self::CutOff => "cut_off",
+            Self::Rules => "rules",
+            Self::Damage => "damage",
+            Self::Unreadable => "unreadable",
+        }
+    }
+
+    pub fn exit_code(self) -> u8 {
+        match self {
+            Self::Lineage => 10,
+            Self::Gap => 11,
+            Self::AheadOfLog | Self::CutOff => 12,
+            Self::Rules => 13,
+            Self::Damage => 14,
+            Self::Unreadable => 15,
         }
     }
 }

@@ -7,7 +7,8 @@
 use crate::account_postings::{AccountPostings, Sides, Sum};
 use crate::batch::{Advance, SetAside};
 use crate::chain::{Hash, encode_headers, unmarked};
-use crate::decide::{Arrival, Change, Held, Incident, Known, NewEvent, Posting};
+use crate::decide::{Arrival, Change, Content, Held, Incident, Known, NewEvent, Posting};
+use crate::distance::Came;
 use crate::failure::{Failure, Race};
 use crate::message::At;
 use crate::outcomes::{self, Run};
@@ -89,7 +90,7 @@ impl<'c> Transaction<'c> {
         Ok(held)
     }
 
-    /// The fingerprints that are known for these events' ids.
+    /// The contents that are known for these events' ids.
     pub async fn look_up<'e, 'a: 'e>(&mut self, events: impl Iterator<Item = &'e Event<'a>>) -> Result<Known, Failure> {
         let keys: BTreeMap<(Timestamp, EventId), ()> = events.map(|event| ((event.updated_at, event.id), ())).collect();
         if keys.is_empty() {
@@ -99,11 +100,11 @@ impl<'c> Transaction<'c> {
         let ids: Vec<&[u8]> = keys.keys().map(|(_, id)| id.as_bytes().as_slice()).collect();
         // The time is the first column of the key: by the id alone this would read all of `events`.
         let rows = sqlx::query(
-            "SELECT e.event_id, e.fingerprint
+            "SELECT e.event_id, e.fingerprint, e.message_time
              FROM unnest($1::timestamptz[], $2::bytea[]) AS k (updated_at, event_id)
              JOIN events e ON e.updated_at = k.updated_at AND e.event_id = k.event_id
              UNION ALL
-             SELECT c.event_id, c.fingerprint
+             SELECT c.event_id, c.fingerprint, c.message_time
              FROM unnest($2::bytea[]) AS k (event_id) JOIN conflicts c ON c.event_id = k.event_id",
         )
         .bind(times)
@@ -114,8 +115,10 @@ impl<'c> Transaction<'c> {
         for row in &rows {
             let id: &[u8] = row.try_get(0)?;
             let id: [u8; 32] = id.try_into().map_err(|_| Failure::Damage("an event_id is not 32 bytes".to_owned()))?;
-            let fingerprint: Uuid = row.try_get(1)?;
-            known.entry(EventId::from_bytes(id)).or_default().push(Fingerprint::from_bytes(fingerprint.into_bytes()));
+            let fingerprint = Fingerprint::from_bytes(row.try_get::<Uuid, _>(1)?.into_bytes());
+            // Only a metric goes by it: one that cannot be read stops nobody.
+            let came = Came::Before(row.try_get::<Option<Time>, _>(2).ok().flatten().map(|time| time.0));
+            known.entry(EventId::from_bytes(id)).or_default().push(Content { fingerprint, came });
         }
         Ok(known)
     }

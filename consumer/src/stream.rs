@@ -3,6 +3,7 @@
 use crate::batch::{Position, Positions};
 use crate::claim::{Claim, Claims, Lineage};
 use crate::config::{BATCH_BYTES, Kafka};
+use crate::kafka_statistics::Statistics;
 use crate::message::{At, Message};
 use postonce_schema::{Header, StreamId};
 use rdkafka::Message as _;
@@ -42,6 +43,8 @@ pub struct Moves {
     /// Given up. One that has come back since stands in both: what was read of it
     /// before will be read again.
     pub revoked: BTreeSet<i32>,
+    /// When the group first said so.
+    pub assigned_at: Option<Instant>,
     pub rebalances: u64,
 }
 
@@ -52,9 +55,12 @@ pub struct Moves {
 /// librdkafka waits for the call, and goes on with its heartbeats.
 #[derive(Default)]
 struct Rebalances {
+    topic: String,
     group: Mutex<Group>,
     /// The last error in librdkafka's words. They name the offset; its code does not.
     words: Mutex<String>,
+    /// What it last measured of itself, until somebody takes it.
+    statistics: Mutex<Option<Statistics>>,
 }
 
 #[derive(Default)]
@@ -70,6 +76,10 @@ struct Group {
 }
 
 impl Rebalances {
+    fn of(kafka: &Kafka) -> Self {
+        Self { topic: kafka.topic.clone(), ..Self::default() }
+    }
+
     fn group(&self) -> MutexGuard<'_, Group> {
         self.group.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -77,9 +87,20 @@ impl Rebalances {
     fn words(&self) -> MutexGuard<'_, String> {
         self.words.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    fn statistics(&self) -> MutexGuard<'_, Option<Statistics>> {
+        self.statistics.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl ClientContext for Rebalances {
+    fn stats_raw(&self, json: &[u8]) {
+        match Statistics::read(json, &self.topic) {
+            Ok(report) => *self.statistics() = Some(report),
+            Err(error) => tracing::debug!(target: "librdkafka", %error, "its statistics cannot be read"),
+        }
+    }
+
     /// Comes just before the poll that returns the same error.
     fn error(&self, error: KafkaError, reason: &str) {
         let mut words = self.words();
@@ -117,6 +138,7 @@ impl ConsumerContext for Rebalances {
                 assign(consumer, list)
             } else {
                 group.moves.assigned.extend(partitions);
+                group.moves.assigned_at.get_or_insert_with(Instant::now);
                 group.awaited = true;
                 Ok(())
             }
@@ -192,12 +214,12 @@ impl Drop for Interrupt {
 impl Stream {
     /// Whether a client can be made with these properties. Connects to nobody.
     pub fn check(kafka: &Kafka) -> KafkaResult<()> {
-        BaseConsumer::from_config_and_context(&kafka.consumer_config(), Rebalances::default()).map(drop)
+        BaseConsumer::from_config_and_context(&kafka.consumer_config(), Rebalances::of(kafka)).map(drop)
     }
 
     /// Joins the group.
     pub fn subscribe(kafka: &Kafka) -> KafkaResult<Self> {
-        let consumer = BaseConsumer::from_config_and_context(&kafka.consumer_config(), Rebalances::default())?;
+        let consumer = BaseConsumer::from_config_and_context(&kafka.consumer_config(), Rebalances::of(kafka))?;
         consumer.subscribe(&[&kafka.topic])?;
         Ok(Self { consumer, topic: kafka.topic.clone(), failed: Cell::new(None) })
     }
@@ -237,12 +259,22 @@ impl Stream {
         std::mem::take(&mut self.consumer.context().group().moves)
     }
 
+    /// What the client has measured of itself since the last call, if it is time.
+    pub fn take_statistics(&self) -> Option<Statistics> {
+        self.consumer.context().statistics().take()
+    }
+
+    /// Whether the group has answered, be it with nothing.
+    pub fn joined(&self) -> bool {
+        self.consumer.context().group().joined
+    }
+
     /// Waits until the group has answered for the first time. A member that closes before is
     /// known to the coordinator by its id and never comes: the group stands still until its
     /// session has ended. What is polled meanwhile is nobody's: it is read again.
     pub fn wait_until_joined(&self, at_most: Duration) -> KafkaResult<()> {
         let until = Instant::now() + at_most;
-        while !self.consumer.context().group().joined && Instant::now() < until {
+        while !self.joined() && Instant::now() < until {
             self.consumer.poll(Duration::from_millis(20)).transpose()?;
         }
         Ok(())

@@ -14,6 +14,7 @@ use crate::config::Config;
 use crate::error::DatabaseError;
 use crate::failure::Failure;
 use crate::health::{Condition, Health};
+use crate::kafka_statistics::Reports;
 use crate::life::{APPLY_TIMEOUT, Life};
 use crate::metrics::Metrics;
 use crate::observer::Observed;
@@ -21,6 +22,7 @@ use crate::registry::{self, RulesRefused};
 use crate::stop::{LineageChanged, Stop};
 use crate::stream::Stream;
 use crate::topic::TopicError;
+use crate::unposted::Unposted;
 use rdkafka::error::KafkaError;
 use sqlx::PgConnection;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -79,6 +81,8 @@ pub struct Shared {
     pub health: Health,
     pub observed: Observed,
     pub polls: Polls,
+    pub unposted: Unposted,
+    pub reports: Reports,
     /// Set when the process shall end.
     pub stop: AtomicBool,
 }
@@ -110,6 +114,7 @@ impl<'p> Worker<'p> {
                 Ok(()) => break,
                 Err(End::Stop(stop)) => return Err(stop),
                 Err(End::Stuck(stuck)) => {
+                    self.shared.metrics.stuck_partitions.inc();
                     self.stuck = Some(stuck.clone());
                     stuck.into()
                 }
@@ -134,6 +139,7 @@ impl<'p> Worker<'p> {
         self.answer(registry::register(&mut connection, &self.shared.config.decoder.rules))?;
         let backend_pid = self.answer(claim::backend_pid(&mut connection))?;
         let stream = Stream::subscribe(&config.kafka)?;
+        self.shared.reports.forget(self.number);
         let poll = self.shared.polls.of(self.number, stream.interrupt()?);
         let lineage = stream.lineage(config.kafka.unidentified_topic)?;
         self.check_lineage(&mut connection, &lineage)?;

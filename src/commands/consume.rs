@@ -62,6 +62,12 @@ pub struct Args {
     #[arg(long, env = "POSTONCE_LISTEN", value_name = "HOST:PORT")]
     listen: Option<SocketAddr>,
 
+    /// For how many seconds these pages are served on when a person is needed (exit codes 10
+    /// to 15), so that Prometheus sees why; SIGTERM or SIGINT ends it at once. By default 60
+    /// with --listen; without it there is nothing to wait for
+    #[arg(long, env = "POSTONCE_STOP_LINGER", value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(..=86_400))]
+    stop_linger: Option<u32>,
+
     /// Go on with the topic of this id, from its first message, although the ledger knows
     /// another of that name (exit code 10 prints the flag). What is posted already comes as
     /// duplicates; what was unread in the other one is not read any more. Needed once
@@ -139,6 +145,9 @@ fn config(args: Args) -> anyhow::Result<Config> {
         workers: usize::from(args.workers),
         batch_messages: usize::try_from(args.batch)?,
         listen: args.listen,
+        stop_linger: args
+            .listen
+            .map_or(Duration::ZERO, |_| Duration::from_secs(u64::from(args.stop_linger.unwrap_or(60)))),
         accepted,
         stuck_after: Duration::from_secs(u64::from(args.stuck_after)),
         recovery_window: Duration::from_secs(u64::from(args.recovery_window_hours) * 3_600),

@@ -48,9 +48,11 @@ impl Consumer {
         let listen = format!("127.0.0.1:{port}");
         let own = ["consume", "--topic", topic, "--group", group, "--listen", &listen];
         let args = [&own, more].concat();
+        // Who waits for the exit code does not wait for a minute; a flag in `more` says otherwise.
+        let env = [env, &[("POSTONCE_STOP_LINGER", "0")]].concat();
         let process = match program {
-            None => PostonceProcess::start(&args, env)?,
-            Some(program) => PostonceProcess::start_by(program, &args, env)?,
+            None => PostonceProcess::start(&args, &env)?,
+            Some(program) => PostonceProcess::start_by(program, &args, &env)?,
         };
         Ok(Self { process, port })
     }

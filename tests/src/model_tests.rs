@@ -3,7 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use postonce_consumer::decide::{Arrival, Decision, Held, Known, NewEvent, decide, not_greater};
+use postonce_consumer::decide::{Arrival, Content, Decision, Held, Known, NewEvent, decide, not_greater};
+use postonce_consumer::distance::Came;
 use postonce_consumer::message::{At, Message, Outcome};
 use postonce_schema::{
     Decoder, Event, EventId, Fingerprint, Kinds, Message as Raw, POSITIONS_TOML, ResourceId, Rules, StreamId, Timestamp,
@@ -167,7 +168,8 @@ impl Tables {
         for event in events {
             let first = self.events.get(&(event.updated_at, event.id)).map(|(fingerprint, _)| *fingerprint);
             let others = self.conflicts.iter().filter(|(id, _)| *id == event.id).map(|(_, fingerprint)| *fingerprint);
-            let all: Vec<Fingerprint> = first.into_iter().chain(others).collect();
+            let content = |fingerprint| Content { fingerprint, came: Came::Before(None) };
+            let all: Vec<Content> = first.into_iter().chain(others).map(content).collect();
             if !all.is_empty() {
                 known.insert(event.id, all);
             }

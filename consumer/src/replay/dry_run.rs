@@ -7,7 +7,8 @@ use super::judge::{Passed, Said, SameOutcome, Seen, Tally, recorded_at};
 use super::plan::Plan;
 use super::run::{Counts, Replay};
 use crate::chain::Parts;
-use crate::decide::{Arrival, Known, decide};
+use crate::decide::{Arrival, Content, Known, decide};
+use crate::distance::Came;
 use crate::failure::Failure;
 use crate::message::Outcome;
 use crate::reread::{Ranges, Source, Stretch, Watch};
@@ -137,7 +138,9 @@ impl Shared<'_> {
         let mut outcomes = HashMap::with_capacity(others.len());
         for ((nth, arrival), (at, outcome)) in others.into_iter().zip(&own).zip(decision.outcomes) {
             if outcome != Outcome::Duplicate {
-                unknown.entry(arrival.event.id).or_default().push(arrival.event.fingerprint);
+                let came = Came::Before(arrival.message.time());
+                let content = Content { fingerprint: arrival.event.fingerprint, came };
+                unknown.entry(arrival.event.id).or_default().push(content);
             }
             outcomes.insert((partitions[nth], at.offset), outcome);
         }
