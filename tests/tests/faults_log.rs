@@ -213,6 +213,7 @@ fn a_partition_of_which_nothing_comes_is_told_and_begun_anew() -> Result<()> {
     flow.send(payments("still", 5))?;
     consumer.wait_metric("postonce_partition_still_seconds", &[("partition", "0")], 2.0, LIMIT)?;
     consumer.wait_metric("postonce_worker_lives_total", &[], 2.0, LIMIT)?;
+    ensure!(consumer.metric("postonce_stuck_partitions_total", &[])? >= 1.0, "the watch has not counted it");
     consumer.wait_ready(503, LIMIT)?;
     wait_until(LIMIT, "a reason that names the partition", || {
         let (_, reason) = get(consumer.port(), "/readyz")?;

@@ -28,6 +28,7 @@ mod faults_transaction;
 mod faults_traps;
 mod kafka;
 mod ledger;
+mod metrics;
 mod mirror;
 mod model;
 mod parts;
@@ -84,6 +85,7 @@ fn main() {
         faults_traps::tests(),
         kafka::tests(),
         ledger::tests(),
+        metrics::tests(),
         mirror::tests(),
         parts::tests(),
         poison::tests(),
