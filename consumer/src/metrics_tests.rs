@@ -82,7 +82,7 @@ const LEAD: &str = "\
 
 <!-- Written from the code: POSTONCE_WRITE_DOCS=1 cargo test -p postonce-consumer --lib metrics -->
 
-`postonce consume --listen 0.0.0.0:9464` serves these at `/metrics`, in the text format of Prometheus. Scrape every
+`postonce consume --listen 0.0.0.0:9464` serves these at `/metrics`, in the text format of Prometheus. Scrape every \
 process, every 5 to 15 seconds:
 
 ```yaml
@@ -93,14 +93,14 @@ scrape_configs:
       - targets: [consumer-1:9464, consumer-2:9464]
 ```
 
-- A gauge with the label `partition` is told by the process that holds the partition. Take the `max by (topic,
-  partition)`: for a moment two may tell it.
-- What is of the whole ledger or server (`postonce_quarantine_open`, `postonce_incidents_open`, `postonce_verify_…`,
-  `postonce_postgres_wal_bytes_total`) every process tells alike, asked every 15 seconds: take the `max`, never the
-  `sum`.
-- A series with labels is there once it has had a value: write `sum(…) or vector(0)` where none is good news.
-- A process that needs a person (`postonce_stopped`) goes on serving for `--stop-linger` seconds before it exits with
-  its code, so that a scrape sees why; /livez says 200 and /readyz 503 with the reason.
+- A gauge with the label `partition` is told by the process that holds the partition; for a moment two may tell it. \
+Take `max by (topic, partition) (…)`.
+- What is of the whole ledger or of its server (`postonce_quarantine_open`, `postonce_incidents_open`, \
+`postonce_verify_…`, `postonce_postgres_wal_bytes_total`) every process tells alike, and asks for it every 15 seconds. \
+Take the `max`, never the `sum`.
+- A series with labels is there once it has had a value. Where none is good news, write `sum(…) or vector(0)`.
+- A process that needs a person (`postonce_stopped`) serves its pages on for `--stop-linger` seconds before it ends with \
+its exit code, so that Prometheus sees why: `/livez` says 200, `/readyz` 503 with the reason.
 
 | name | type | unit | labels | help |
 |---|---|---|---|---|
