@@ -359,7 +359,7 @@ impl<'w, 'p, 's> Life<'w, 'p, 's> {
         self.show_offsets();
     }
 
-    /// What is in memory is the oldest that waits.
+    /// What is in memory is the oldest that waits in its partition.
     fn show_waiting(&self, received: &[Received<'_>]) {
         for (stream, span) in unposted::spans(received) {
             if let Some(claim) = self.claims.get(&stream) {
