@@ -36,12 +36,9 @@ impl Distance {
             Came::Before(time) => time,
         };
         let Some((original, copy)) = original.zip(copy) else { return Self::Older };
-        match original.micros().abs_diff(copy.micros()) {
-            ..=MINUTE_MICROS => Self::Minute,
-            ..=HOUR_MICROS => Self::Hour,
-            ..=DAY_MICROS => Self::Day,
-            _ => Self::Older,
-        }
+        let apart = original.micros().abs_diff(copy.micros());
+        let within = [(MINUTE_MICROS, Self::Minute), (HOUR_MICROS, Self::Hour), (DAY_MICROS, Self::Day)];
+        within.into_iter().find(|(most, _)| apart <= *most).map_or(Self::Older, |(_, distance)| distance)
     }
 
     /// Its name in metrics.
