@@ -1,12 +1,18 @@
 # The few things that people type. Each installs what it needs by itself
 # (setup.sh), or says what to install.
-.PHONY: demo build test soak bench up down clean-test-parts
+.PHONY: demo watch build test soak bench up down clean-test-parts
 
 # Events through Kafka into the ledger, with a crash in the middle.
 demo:
 	./setup.sh demo
 	cargo build --release --locked
 	./target/release/postonce demo
+
+# The same parts at work without end, to be looked at: `q` ends it.
+watch:
+	./setup.sh demo
+	cargo build --release --locked
+	PATH="$$PATH:$(CURDIR)/target/prometheus/usr/bin" ./target/release/postonce demo --watch
 
 build:
 	./setup.sh demo

@@ -30,8 +30,9 @@ pub fn run(settings: &Settings, rate: NonZeroU32) -> Result<()> {
     let web = free_address()?;
     let scraped = &(0..CONSUMERS).map(|_| free_address()).collect::<Result<Vec<_>>>()?;
     let workers = settings.workers.to_string();
-    let start =
-        |address: &SocketAddr| Consumer::start_with(&parts, &["--workers", &workers, "--listen", &address.to_string()]);
+    let start = |address: &SocketAddr| {
+        Consumer::start_with(&parts, &["--workers", &workers, "--listen", &address.to_string(), "--stop-linger", "0"])
+    };
     let consumers = scraped.iter().map(start).collect::<Result<Vec<_>>>()?;
     let prometheus = Prometheus::start(parts.directory(), web, scraped)?;
     say(&format!("{} consumers: {}", consumers.len(), join(scraped)))?;
