@@ -122,7 +122,7 @@ func (p panel) build() dashboard.Panel {
 		made.Options = options
 	case "table":
 		options := table.NewOptions()
-		options.ShowHeader = true
+		options.ShowHeader, options.Footer = true, nil
 		made.Options, made.FieldConfig.Defaults.Custom = options, table.NewFieldConfig()
 	}
 	return made
