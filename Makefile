@@ -1,6 +1,6 @@
 # The few things that people type. Each installs what it needs by itself
 # (setup.sh), or says what to install.
-.PHONY: demo watch build test soak bench up down clean-test-parts
+.PHONY: demo watch build test soak bench dashboards watch-check up down clean-test-parts
 
 # Events through Kafka into the ledger, with a crash in the middle.
 demo:
@@ -54,6 +54,18 @@ bench:
 	$(BENCH_PROGRAMS)/postonce-bench --size $(SIZE) $(if $(ONLY),--only $(ONLY)) \
 		--json-file target/bench/report.json --plot-file target/bench/growth.svg
 
+# Go's usual place, where nobody has put it into PATH.
+GO = PATH="$$PATH:/usr/local/go/bin" go -C grafana/generator
+
+# grafana/dashboards/*.json from grafana/generator.
+dashboards:
+	$(GO) run . write
+
+# What needs neither Grafana nor a run: dashboards, alarms, runbooks and metrics fit together.
+watch-check:
+	./setup.sh watch
+	PATH="$(CURDIR)/target/prometheus/usr/bin:$$PATH" $(GO) run . check
+
 # Kafka, Postgres and a consumer in containers.
 up:
 	docker compose up --build --detach
@@ -64,4 +76,4 @@ down:
 # What a killed test run may leave: its processes end by themselves, its files do not.
 clean-test-parts:
 	rm -rf "$${TMPDIR:-/tmp}"/postonce-postgres-* "$${TMPDIR:-/tmp}"/postonce-kafka-* "$${TMPDIR:-/tmp}"/postonce-process-* "$${TMPDIR:-/tmp}"/postonce-demo-*
-	rm -rf target/kafka target/postgres18 target/python target/data
+	rm -rf target/kafka target/prometheus target/postgres18 target/python target/data

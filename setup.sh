@@ -1,6 +1,6 @@
 #!/bin/sh
-# Makes a machine ready: `./setup.sh demo`, `./setup.sh test` or `./setup.sh bench`. May
-# be run any number of times; what is there is not touched.
+# Makes a machine ready: `./setup.sh demo`, `test`, `bench`, or `watch` (what `make watch-check`
+# needs). May be run any number of times; what is there is not touched.
 #
 # Programs come from the machine's package manager, if this user may use it;
 # otherwise the line to run is printed and the exit code is 1. Everything else
@@ -10,9 +10,9 @@ cd "$(dirname "$0")"
 
 purpose=${1:-}
 case $purpose in
-demo | test | bench) ;;
+demo | test | bench | watch) ;;
 *)
-    echo "usage: ./setup.sh demo|test|bench" >&2
+    echo "usage: ./setup.sh demo|test|bench|watch" >&2
     exit 2
     ;;
 esac
@@ -44,8 +44,28 @@ have_java() {
 
 have_venv() { python3 -c 'import venv, ensurepip' >/dev/null 2>&1; }
 
+have_go() {
+    # From 1.21 on it fetches the version that go.mod asks for.
+    minor=$(PATH="$PATH:/usr/local/go/bin" go env GOVERSION 2>/dev/null | sed -n 's/^go1\.\([0-9]*\).*/\1/p')
+    [ "${minor:-0}" -ge 21 ]
+}
+
+# In target/, or the machine's own.
+have_prometheus() {
+    (
+        PATH="$PWD/target/prometheus/usr/bin:$PATH"
+        have prometheus && have promtool
+    )
+}
+
 # Prints what this machine lacks, one word for each.
 missing() {
+    if [ "$purpose" = watch ] || [ "$purpose" = test ]; then
+        have_go || echo go
+        # apt-get only fetches it, see below: its package would start a service.
+        have apt-get || have_prometheus || echo prometheus
+    fi
+    if [ "$purpose" = watch ]; then return; fi
     have cc || echo cc
     have c++ || echo c++
     have make || echo make
@@ -78,12 +98,15 @@ package() {
     case $1:$2 in
     apt-get:cc) echo gcc libc6-dev ;;
     apt-get:c++) echo g++ ;;
+    apt-get:go) echo golang-go ;;
     apt-get:postgres) echo postgresql ;;
     apt-get:java) echo default-jre-headless ;;
     apt-get:python) echo python3 ;;
     apt-get:venv) echo python3-venv ;;
     apt-get:xz) echo xz-utils ;;
     apt-get:bean-check | dnf:bean-check | apk:bean-check | brew:bean-check) echo beancount ;;
+    dnf:go) echo golang ;;
+    dnf:prometheus) echo golang-github-prometheus ;;
     dnf:cc) echo gcc ;;
     dnf:c++) echo gcc-c++ ;;
     dnf:perl) echo perl ;;
@@ -190,6 +213,28 @@ fetch_kafka() {
     cp tests/kafka/pom.xml $stamp
 }
 
+# Debian's package, unpacked and not installed: that would start a service, and needs root.
+fetch_prometheus() {
+    if have_prometheus; then return; fi
+    say "fetching Prometheus (19 MB)"
+    rm -rf target/prometheus
+    mkdir -p target/prometheus
+    (
+        cd target/prometheus
+        apt-get download -q prometheus </dev/null >&2 || {
+            # This machine has never asked what there is.
+            if [ "$(id -u)" = 0 ]; then apt-get update -q; else sudo -n apt-get update -q; fi </dev/null >&2
+            apt-get download -q prometheus </dev/null >&2
+        }
+        dpkg-deb --extract prometheus_*.deb .
+        rm prometheus_*.deb
+    )
+    have_prometheus || {
+        say "Prometheus could not be fetched: put prometheus and promtool into PATH (package prometheus)"
+        exit 1
+    }
+}
+
 postgres18_version=18.4.0
 
 fetch_postgres18() {
@@ -247,9 +292,13 @@ make_venv() {
     python3 -m venv target/python
 }
 
-require_cargo
+[ "$purpose" = watch ] || require_cargo
 install_missing
-if [ "$purpose" != demo ]; then
+if [ "$purpose" = watch ] || [ "$purpose" = test ]; then
+    mkdir -p target
+    fetch_prometheus
+fi
+if [ "$purpose" = test ] || [ "$purpose" = bench ]; then
     mkdir -p target
     fetch_kafka
 fi

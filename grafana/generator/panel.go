@@ -30,6 +30,8 @@ type panel struct {
 	// In a table: units of columns, by their name.
 	columns map[string]string
 	log     bool
+	// May be below zero.
+	signed bool
 }
 
 type query struct {
@@ -174,7 +176,7 @@ func (p panel) defaults() dashboard.FieldConfig {
 		Unit: to(p.unit), Decimals: p.decimal, Color: &dashboard.FieldColor{Mode: mode},
 		Thresholds: &dashboard.ThresholdsConfig{Mode: dashboard.ThresholdsModeAbsolute, Steps: steps},
 	}
-	if p.kind != "stat" && p.kind != "table" {
+	if p.kind != "stat" && p.kind != "table" && !p.signed {
 		defaults.Min = to(0.0)
 	}
 	if p.empty != "" {

@@ -36,7 +36,7 @@ func batches() []panel {
 			},
 		},
 		{
-			kind: "timeseries", title: "Offsets passed by partition", unit: "cps", width: 8, height: 7,
+			kind: "timeseries", title: "Offsets passed by partition", unit: "cps", width: 8, height: 7, signed: true,
 			description: "How fast the ledger's offset moves. Below zero: the database has gone back (a restore, a failover), and reads again from there.",
 			queries:     one("sum by (topic, partition) (deriv("+part("postonce_next_offset")+"[$__rate_interval]))", "{{topic}}/{{partition}}"),
 		},
