@@ -43,6 +43,7 @@ mod network;
 mod odd;
 mod parts;
 mod process;
+mod prometheus;
 mod proxy;
 pub mod recovery;
 mod said;
@@ -68,6 +69,7 @@ pub use parts::{
 };
 pub use postonce::private_postgres::{PrivatePostgres, StartOptions, free_port};
 pub use process::PostonceProcess;
+pub use prometheus::{Prometheus, Series};
 pub use proxy::{Fault, Proxy};
 pub use said::Said;
 pub use trial::trial;

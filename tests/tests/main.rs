@@ -47,6 +47,7 @@ mod verify;
 mod verify_since;
 mod verify_topic;
 mod versions;
+mod watch;
 
 use libtest_mimic::{Arguments, run};
 
@@ -68,6 +69,7 @@ fn main() {
         faults_kill::tests(),
         faults_cluster::tests(),
         faults_outage::tests(),
+        watch::tests(),
         cases::tests(),
         export::tests(),
         faults_network::tests(),
