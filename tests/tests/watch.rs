@@ -71,6 +71,7 @@ fn every_panel_and_every_alarm_has_data() -> Result<()> {
     postgres_stops(&flow, &prometheus, || Ok(server.stop_fast()?), [&first, &second])?;
     server.start_again()?;
     flow.ledger.db.reconnect();
+    flow.ledger.slow_down(0.0)?;
     first.wait_ready(200)?;
     second.wait_ready(200)?;
     flow.wait_done(LIMIT)?;
@@ -124,8 +125,14 @@ fn postgres_stops(
     stop: impl FnOnce() -> Result<()>,
     consumers: [&Watched; 2],
 ) -> Result<()> {
-    stop()?;
+    // One batch is under way: nobody else has anything to roll back.
+    flow.ledger.slow_down(15.0)?;
     flow.send(payments("while_postgres_is_away", 200))?;
+    wait_until(LIMIT, "a batch under way", || {
+        let sleeping: i64 = flow.ledger.db.one("SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'")?;
+        Ok((sleeping > 0).then_some(()))
+    })?;
+    stop()?;
     for consumer in consumers {
         consumer.wait_ready(503)?;
     }
