@@ -3,7 +3,7 @@ package main
 import "github.com/grafana/grafana-foundation-sdk/go/dashboard"
 
 // ledger shows the books themselves, by the reader's role: views and functions of
-// schema/migrations/0002_views.sql and 0007_watch.sql, which say what each of them reads.
+// schema/migrations/0002_views.sql and 0008_watch.sql, which say what each of them reads.
 func ledger() dashboard.Dashboard {
 	made := base(ledgerUID, "Postonce / Ledger",
 		"What stands in the books, from Postgres: balances, statements, what was refused, what a person should look at. Amounts are in minor units: 1234 EUR is 12.34 €.")

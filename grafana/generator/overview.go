@@ -103,7 +103,7 @@ func isMoneyPosted() []panel {
 }
 
 func howLate() []panel {
-	within := rate(own("postonce_end_to_end_seconds_bucket", `le="`+objectiveSeconds+`"`))
+	within := rate(own("postonce_end_to_end_seconds_bucket", objectiveBucket))
 	return []panel{
 		{
 			kind: "timeseries", title: "Lag by partition, in seconds", unit: "s", width: 12, height: 8,
