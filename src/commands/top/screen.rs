@@ -102,7 +102,11 @@ fn draw_partitions(frame: &mut Frame<'_>, area: Rect, figures: &Figures) {
     let table = Table::new(rows, widths)
         .column_spacing(2)
         .header(Row::new(["PARTITION".into(), right("LAG"), right("OLDEST UNPOSTED"), "CONSUMER".into()]).bold())
-        .block(Block::bordered().title(format!(" lag: {} messages ", whole(figures.lag_messages))));
+        .block(Block::bordered().title(format!(
+            " lag: {} messages in {} partitions, the longest first ",
+            whole(figures.lag_messages),
+            figures.partitions.len()
+        )));
     frame.render_widget(table, area);
 }
 
@@ -120,10 +124,12 @@ fn draw_refused(frame: &mut Frame<'_>, area: Rect, screen: &Screen<'_>) {
         }
         Refusals::Known(rows) => {
             let rows = rows.iter().map(|row| {
-                let cells = [&row.first_seen.to_string(), &row.code, &row.first, &row.reason];
-                Row::new(cells.map(|cell| visible(cell)))
+                let when = row.first_seen.to_string();
+                // Its microseconds help nobody here.
+                let when = when.split('.').next().unwrap_or_default();
+                Row::new([when, &row.code, &row.first, &row.reason].map(visible))
             });
-            let widths = [Constraint::Length(27), Constraint::Length(20), Constraint::Length(20), Constraint::Fill(1)];
+            let widths = [Constraint::Length(19), Constraint::Length(20), Constraint::Length(20), Constraint::Fill(1)];
             frame.render_widget(Table::new(rows, widths).block(block), area);
         }
     }
