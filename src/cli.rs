@@ -5,6 +5,8 @@ use crate::commands::{
     send, statement, status, top, trace, verify,
 };
 use crate::log::LogArgs;
+use crate::remedy::remedy;
+use crate::table::visible;
 use clap::{Parser, Subcommand};
 use postonce_consumer::stop::Stop;
 use std::process::ExitCode;
@@ -68,16 +70,37 @@ impl Cli {
             Command::Id(args) => id::run(args),
         };
         result.unwrap_or_else(|error| {
-            eprintln!("postonce: {error:#}");
+            // It may repeat what came from outside.
+            let told = told(&error).lines().map(visible).collect::<Vec<_>>().join("\n");
+            eprintln!("postonce: {told}");
+            if let Some(remedy) = remedy(&error) {
+                eprintln!("postonce: {remedy}");
+            }
             error.downcast_ref::<Stop>().map_or(ExitCode::FAILURE, |stop| ExitCode::from(stop.exit_code()))
         })
     }
+}
+
+/// With its causes, each once: many an error says its cause itself.
+fn told(error: &anyhow::Error) -> String {
+    error.chain().map(ToString::to_string).fold(String::new(), |told, cause| match told.as_str() {
+        "" => cause,
+        said if said.ends_with(&cause) => told,
+        said => format!("{said}: {cause}"),
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use clap::CommandFactory;
+
+    #[test]
+    fn a_cause_is_told_once() {
+        let cause =
+            anyhow::anyhow!("connection refused").context("no broker: connection refused").context("cannot send");
+        assert_eq!(told(&cause), "cannot send: no broker: connection refused");
+    }
 
     #[test]
     fn the_command_line_is_consistent() {

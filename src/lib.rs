@@ -14,5 +14,6 @@ pub mod person;
 pub mod private_postgres;
 mod progress;
 pub mod reader;
+mod remedy;
 mod reread;
 pub mod table;

@@ -15,7 +15,7 @@ use tokio::runtime::Builder;
 
 use crate::database::Db;
 use crate::messages::read_all;
-use crate::parts::{Database, postgres};
+use crate::parts::{Database, postgres, unique};
 use postonce::private_postgres::PrivatePostgres;
 
 /// A migrated database of a test's own.
@@ -61,6 +61,14 @@ impl Ledger {
     /// One that is there, by a URL whose search_path finds it.
     pub fn existing(url: &str) -> Self {
         Self { url: url.to_owned(), db: Db::new(url) }
+    }
+
+    /// The URL of a new login that has these roles and nothing else.
+    pub fn login(&self, roles: &[&str]) -> Result<String> {
+        let name = unique("login");
+        self.db.execute(&format!("CREATE ROLE {name} LOGIN PASSWORD 'secret' IN ROLE {}", roles.join(", ")))?;
+        let place = self.url.rsplit_once('@').context("no @ in the URL")?.1;
+        Ok(format!("postgres://{name}:secret@{place}"))
     }
 
     /// How many offsets have an outcome, of all streams but those of replays.

@@ -504,10 +504,10 @@ fn an_operator_can_decide_and_cannot_write_the_ledger() -> Result<()> {
         payment("stripe/a/1", "succeeded", time, 250),
     ])?;
     consume(&flow, &[])?;
-    let (operator, reader) = (unique("operator"), unique("reader"));
+    let (operator, auditor) = (unique("operator"), unique("auditor"));
     flow.ledger.db.execute(&format!(
         "CREATE ROLE {operator} LOGIN PASSWORD 'secret' IN ROLE postonce_operator;
-         CREATE ROLE {reader} LOGIN PASSWORD 'secret' IN ROLE postonce_reader"
+         CREATE ROLE {auditor} LOGIN PASSWORD 'secret' IN ROLE postonce_auditor, postonce_payload_reader"
     ))?;
     let place = flow.ledger.url.rsplit_once('@').context("no @ in the URL")?.1.to_owned();
     let url = |role: &str| format!("postgres://{role}:secret@{place}");
@@ -525,17 +525,17 @@ fn an_operator_can_decide_and_cannot_write_the_ledger() -> Result<()> {
         &["incidents", "show", &incident],
     ];
     for question in questions {
-        for role in [&reader, &operator] {
+        for role in [&auditor, &operator] {
             let said = run_as(&kafka.bootstrap(), &url(role), question)?;
             ensure!(said.code == 0, "{role} {question:?}: {}", said.stderr);
         }
     }
     for decision in decisions {
-        run_as(&kafka.bootstrap(), &url(&reader), decision)?.refused(1, "permission denied")?;
+        run_as(&kafka.bootstrap(), &url(&auditor), decision)?.refused(1, "permission denied")?;
         let said = run_as(&kafka.bootstrap(), &url(&operator), decision)?;
         ensure!(said.code == 0, "{decision:?}: {}", said.stderr);
     }
-    // The reader's retry was refused before anything was sent.
+    // The auditor's retry was refused before anything was sent.
     consume(&flow, &[])?;
     assert_eq!(flow.ledger.outcomes()?.len(), 5);
     let own = Db::new(&url(&operator));

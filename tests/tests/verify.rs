@@ -558,7 +558,7 @@ fn an_auditor_may_verify_and_not_write_it_down() -> Result<()> {
     consumer.finish()?;
     let place = flow.ledger.url.rsplit_once('@').context("no @ in the URL")?.1.to_owned();
     let db = &flow.ledger.db;
-    for (role, recorded) in [("postonce_reader", 0), ("postonce_operator", 1)] {
+    for (role, recorded) in [("postonce_auditor, postonce_payload_reader", 0), ("postonce_operator", 1)] {
         let name = unique("auditor");
         db.execute(&format!("CREATE ROLE {name} LOGIN PASSWORD 'secret' IN ROLE {role}"))?;
         let url = format!("postgres://{name}:secret@{place}");
