@@ -19,7 +19,8 @@
 //! `topic` (which lineage), `retention` (how far the topic reaches back), `clock` (one that
 //! was set back), `consume` (the process), `health` and `metrics` (what it tells; from
 //! `unposted`, `turnover`, `distance`, `kafka_statistics`, `ledger_gauges` and `sockets`),
-//! `read` (what people ask the ledger), `cases` (what waits for a person), `reread` and `replay`
+//! `heard` (why there is no broker), `read` (what people ask the ledger), `cases` (what waits
+//! for a person), `reread` and `replay`
 //! (the topic again), `rebuild` (the ledger again), `verify` (whether the books are right),
 //! `digest` and `checkpoint` (the books in one hash).
 
@@ -41,6 +42,7 @@ pub mod distance;
 pub mod error;
 pub mod failure;
 pub mod health;
+pub mod heard;
 pub mod kafka_statistics;
 pub mod ledger_gauges;
 pub mod life;

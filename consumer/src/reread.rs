@@ -6,6 +6,7 @@
 
 use crate::claim::Lineage;
 use crate::config::{BATCH_BYTES, GroupProtocol, Kafka};
+use crate::heard::{self, Heard};
 use crate::topic::{self, ASK_TIMEOUT, TopicError};
 use postonce_schema::Timestamp;
 use rdkafka::Message as _;
@@ -108,7 +109,7 @@ pub struct Stretch<'s> {
 
 /// A topic that can be read again.
 pub struct Source {
-    consumer: BaseConsumer<Quiet>,
+    consumer: BaseConsumer<Heard>,
     topic: String,
     lineage: Lineage,
 }
@@ -137,8 +138,9 @@ impl Source {
             protocol: GroupProtocol::Classic,
             ..kafka.clone()
         };
-        let consumer = BaseConsumer::from_config_and_context(&kafka.consumer_config(), Quiet)?;
-        let lineage = topic::lineage(consumer.client(), &kafka.topic, kafka.unidentified_topic)?;
+        let consumer = BaseConsumer::from_config_and_context(&kafka.consumer_config(), Heard::default())?;
+        let lineage = topic::lineage(consumer.client(), &kafka.topic, kafka.unidentified_topic);
+        let lineage = lineage.map_err(|error| error.because(|| heard::complaint(&consumer)))?;
         Ok(Self { consumer, topic: kafka.topic, lineage })
     }
 

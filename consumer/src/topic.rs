@@ -1,6 +1,8 @@
 //! Which topic this is: its lineage, and whether a ledger may be built on it.
+#![allow(unsafe_code, reason = "raw bindings to librdkafka: rdkafka has no call for a topic's id")]
 
 use crate::claim::Lineage;
+use crate::heard;
 use crate::retention::Retention;
 use rdkafka::admin::{AdminClient, AdminOptions, ResourceSpecifier};
 use rdkafka::client::{Client, ClientContext, DefaultClientContext};
@@ -33,6 +35,21 @@ pub enum TopicError {
     NoTopicId { topic: String, why: String },
     #[error("Kafka cannot be asked about the topic: {0}")]
     Kafka(#[from] KafkaError),
+    #[error("no connection to Kafka: {complaint}")]
+    NoConnection { complaint: String },
+}
+
+impl TopicError {
+    /// The same, with what the client has complained of meanwhile, where nobody answered.
+    pub(crate) fn because(self, complaint: impl FnOnce() -> Option<String>) -> Self {
+        match self {
+            Self::Kafka(_) | Self::NoClusterId | Self::NoTopicId { .. } => match complaint() {
+                Some(complaint) => Self::NoConnection { complaint },
+                None => self,
+            },
+            error => error,
+        }
+    }
 }
 
 /// The lineage of a topic's offsets. With `unidentified` the broker is not asked for
@@ -47,7 +64,8 @@ pub fn lineage<C: ClientContext>(client: &Client<C>, topic: &str, unidentified: 
 pub async fn check_policy(config: &ClientConfig, topic: &str) -> Result<Retention, TopicError> {
     let admin: AdminClient<DefaultClientContext> = config.create()?;
     let options = AdminOptions::new().request_timeout(Some(ASK_TIMEOUT));
-    let results = admin.describe_configs(&[ResourceSpecifier::Topic(topic)], &options).await?;
+    let results = admin.describe_configs(&[ResourceSpecifier::Topic(topic)], &options).await;
+    let results = results.map_err(|error| TopicError::Kafka(error).because(|| heard::find_out(config)))?;
     let resource = match results.into_iter().next() {
         Some(Ok(resource)) => resource,
         Some(Err(RDKafkaErrorCode::UnknownTopicOrPartition)) | None => {

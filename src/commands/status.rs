@@ -3,10 +3,11 @@
 use crate::args::{ClientArgs, DatabaseArgs, Output, OutputArgs};
 use crate::{reader, table};
 use anyhow::Context;
+use postonce_consumer::heard;
 use postonce_consumer::read::counts::Counts;
 use postonce_consumer::read::status::{Status, Stream, status};
 use rdkafka::config::ClientConfig;
-use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::consumer::Consumer;
 use rdkafka::error::KafkaError;
 use rdkafka::types::RDKafkaErrorCode;
 use std::process::ExitCode;
@@ -83,8 +84,12 @@ fn fill_lags(
     properties.iter().for_each(|(key, value)| {
         config.set(key, value);
     });
-    let kafka: BaseConsumer = config.create().context("no Kafka client")?;
-    let cluster = kafka.client().fetch_cluster_id(KAFKA_TIMEOUT).context("Kafka did not tell its cluster id")?;
+    let kafka = heard::client(&config).context("no Kafka client")?;
+    let cluster = kafka.client().fetch_cluster_id(KAFKA_TIMEOUT);
+    let cluster = cluster.with_context(|| match heard::complaint(&kafka) {
+        Some(complaint) => format!("no connection to Kafka: {complaint}"),
+        None => "Kafka did not tell its cluster id".to_owned(),
+    })?;
     for (stream, lag) in streams.iter().zip(lags) {
         // An older lineage, or another cluster's: its offsets mean nothing here.
         if !stream.newest_lineage || stream.cluster_id != cluster {

@@ -16,7 +16,9 @@ use rdkafka::error::RDKafkaErrorCode;
 use tempfile::TempDir;
 use tokio::runtime::Builder;
 
+use crate::certificates::Authority;
 use crate::parts::{repository, unique};
+use crate::secured::Secured;
 use crate::wait::wait_until;
 
 const START_LIMIT: Duration = Duration::from_secs(60);
@@ -30,25 +32,31 @@ pub struct Kafka {
     /// Where the broker listens for those who come through `advertised`, and what it
     /// tells them to call.
     behind: Option<(u16, u16)>,
+    secured: Option<Secured>,
     broker: Option<Child>,
 }
 
 impl Kafka {
     /// Formats a new cluster and starts its only node.
     pub fn start() -> Result<Self> {
-        Self::start_with(None)
+        Self::start_with(None, None)
+    }
+
+    /// The same, with the listeners of [`Secured`] beside the open one.
+    pub fn start_secured(trusted: &Authority) -> Result<Self> {
+        Self::start_with(None, Some(trusted))
     }
 
     /// The same, with a second listener that sends its clients to this port: somebody
     /// there must bring them to [`Kafka::behind_port`].
     pub fn start_behind(advertised: u16) -> Result<Self> {
-        Self::start_with(Some(advertised))
+        Self::start_with(Some(advertised), None)
     }
 
-    fn start_with(advertised: Option<u16>) -> Result<Self> {
+    fn start_with(advertised: Option<u16>, trusted: Option<&Authority>) -> Result<Self> {
         let mut tries = 1;
         loop {
-            match Self::start_once(advertised) {
+            match Self::start_once(advertised, trusted) {
                 // Somebody took a port between our look and the broker's bind.
                 Err(error) if tries < PORT_TRIES && format!("{error:#}").contains("Address already in use") => {
                     tries += 1;
@@ -58,10 +66,11 @@ impl Kafka {
         }
     }
 
-    fn start_once(advertised: Option<u16>) -> Result<Self> {
+    fn start_once(advertised: Option<u16>, trusted: Option<&Authority>) -> Result<Self> {
         let directory = tempfile::Builder::new().prefix("postonce-kafka-").tempdir()?;
         let behind = advertised.map(|port| Ok::<_, anyhow::Error>((free_port()?, port))).transpose()?;
-        let mut kafka = Self { directory, port: free_port()?, behind, broker: None };
+        let secured = trusted.map(|trusted| Secured::new(trusted, directory.path())).transpose()?;
+        let mut kafka = Self { directory, port: free_port()?, behind, secured, broker: None };
         kafka.write_properties(free_port()?)?;
         kafka.format()?;
         kafka.start_again()?;
@@ -81,6 +90,11 @@ impl Kafka {
     /// The second listener's own port; 0 if there is none.
     pub fn behind_port(&self) -> u16 {
         self.behind.map_or(0, |(port, _)| port)
+    }
+
+    /// The listeners that want TLS, of a broker that was started so.
+    pub fn secured(&self) -> &Secured {
+        self.secured.as_ref().expect("a broker of start_secured")
     }
 
     /// SIGTERM: the broker closes its log in order.
@@ -207,14 +221,16 @@ impl Kafka {
             None => (String::new(), String::new()),
             Some((inner, outer)) => (format!(",BEHIND://127.0.0.1:{inner}"), format!(",BEHIND://127.0.0.1:{outer}")),
         };
+        let more = self.secured.as_ref().map(Secured::listeners).unwrap_or_default();
         let own = format!(
-            "listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}{inner}\n\
-             advertised.listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}{outer}\n\
+            "listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}{inner}{more}\n\
+             advertised.listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}{outer}{more}\n\
              controller.quorum.bootstrap.servers=127.0.0.1:{controller}\n\
              log.dirs={}\n",
             data.display()
         );
-        Ok(fs::write(self.properties_path(), common + &own)?)
+        let tls = self.secured.as_ref().map(Secured::properties).unwrap_or_default();
+        Ok(fs::write(self.properties_path(), common + &own + &tls)?)
     }
 
     fn format(&self) -> Result<()> {
@@ -227,6 +243,7 @@ impl Kafka {
         let status = java(&["-Xmx256m", "-XX:TieredStopAtLevel=1"])
             .args(["kafka.tools.StorageTool", "format", "--standalone", "-t", &cluster_id(), "-c"])
             .arg(self.properties_path())
+            .args(self.secured.iter().flat_map(Secured::format_arguments))
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log)

@@ -29,6 +29,7 @@
 
 mod auditor;
 mod books;
+mod certificates;
 mod clock;
 mod cluster;
 mod compare;
@@ -48,11 +49,13 @@ mod proxy;
 pub mod recovery;
 mod said;
 pub mod scenario;
+mod secured;
 mod trial;
 mod wait;
 
 pub use auditor::{Audited, Terms, audit};
 pub use books::{Books, Ledger};
+pub use certificates::{Authority, Identity};
 pub use clock::Clock;
 pub use cluster::Cluster;
 pub use database::Db;
@@ -72,5 +75,6 @@ pub use process::PostonceProcess;
 pub use prometheus::{Prometheus, Series};
 pub use proxy::{Fault, Proxy};
 pub use said::Said;
+pub use secured::{PASSWORD, Secured, USER};
 pub use trial::trial;
 pub use wait::wait_until;

@@ -40,6 +40,7 @@ mod rebuild;
 mod replay;
 mod roles;
 mod rules;
+mod secured;
 mod soak;
 mod statements;
 mod trace;
@@ -98,6 +99,7 @@ fn main() {
         roles::tests(),
         statements::tests(),
         rules::tests(),
+        secured::tests(),
         trace::tests(),
         verify::tests(),
         verify_since::tests(),
