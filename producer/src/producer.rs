@@ -1,5 +1,6 @@
 //! The producer: acknowledged by all replicas, idempotent, bounded in memory,
 //! and every event accounted for.
+#![allow(unsafe_code, reason = "raw bindings to librdkafka: rdkafka takes no header name that is not UTF-8")]
 
 use std::borrow::Cow;
 use std::ptr;
@@ -17,8 +18,9 @@ use crate::error::Error;
 use crate::generate::Generated;
 use postonce_schema::Header;
 
-/// How to reach the topic, and how much may be under way.
-#[derive(Clone, Debug)]
+/// How to reach the topic, and how much may be under way. Not Debug: properties hold
+/// passwords.
+#[derive(Clone)]
 pub struct Config {
     /// Bootstrap servers, `host:port[,host:port…]`.
     pub brokers: String,

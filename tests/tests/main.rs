@@ -26,6 +26,7 @@ mod faults_races;
 mod faults_restore;
 mod faults_transaction;
 mod faults_traps;
+mod hostile;
 mod kafka;
 mod ledger;
 mod metrics;
@@ -33,6 +34,7 @@ mod mirror;
 mod model;
 mod parts;
 mod poison;
+mod ports;
 mod proof;
 mod reading;
 mod real_input;
@@ -86,12 +88,14 @@ fn main() {
         faults_restore::tests(),
         faults_transaction::tests(),
         faults_traps::tests(),
+        hostile::tests(),
         kafka::tests(),
         ledger::tests(),
         metrics::tests(),
         mirror::tests(),
         parts::tests(),
         poison::tests(),
+        ports::tests(),
         proof::tests(),
         reading::tests(),
         rebuild::tests(),

@@ -55,7 +55,9 @@ Accounts and assets by format:
   csv, jsonl       Our own names. One row for each debit and each credit: effective_at,
                    event_id, type, resource, topic, partition, offset, line, account,
                    asset, minor_units (debits positive, credits negative), amount (the
-                   same as a decimal). CSV is that of RFC 4180.
+                   same as a decimal). CSV is that of RFC 4180. A resource or topic that
+                   a spreadsheet would compute (= + - @ or ' in front) has one more ' in
+                   front: a program takes one ' away; jsonl has it as it came.
 In tags and metadata, bytes outside ! to ~ and \" % , ; [ \\ ] are written as %XX.
 
 Exit codes: 0 done; 1 an error; 2 wrong usage; 130 or 143 stopped by SIGINT or SIGTERM.

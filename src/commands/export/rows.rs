@@ -23,7 +23,7 @@ impl Layout for Csv {
     fn posting(&mut self, posting: &Posting, out: &mut dyn Write) -> io::Result<()> {
         let Posting { event, line, asset, .. } = posting;
         let Event { effective_at, event_id, type_name, topic, partition, offset, .. } = event;
-        let resource = field(&event.resource);
+        let (resource, topic) = (field(&event.resource), field(topic));
         sides(posting).into_iter().try_for_each(|(account, minor_units)| {
             let (account, amount) = (account.as_str(), decimal(minor_units, asset));
             write!(out, "{effective_at},{event_id},{type_name},{resource},{topic},{partition},{offset},{line},")?;
@@ -32,13 +32,20 @@ impl Layout for Csv {
     }
 }
 
-/// Resource is the only column that may hold anything: the others have alphabets of
-/// their own, without quotes and commas.
+/// The characters that make a spreadsheet compute a cell, wide ones too, and the apostrophe
+/// that says "text": with it in the list one apostrophe in front is always ours.
+const COMPUTED: [char; 9] = ['=', '+', '-', '@', '＝', '＋', '－', '＠', '\''];
+
+/// Resource may hold anything but control characters, and a topic's name may begin with a
+/// minus. The other columns have alphabets of their own, without quotes and commas, and no
+/// text among them begins with such a character.
 fn field(text: &str) -> Cow<'_, str> {
-    if text.contains(['"', ',', '\r', '\n']) || text.starts_with(' ') || text.ends_with(' ') {
-        Cow::Owned(format!("\"{}\"", text.replace('"', "\"\"")))
-    } else {
-        Cow::Borrowed(text)
+    let mark = if text.trim_start().starts_with(COMPUTED) { "'" } else { "" };
+    let quoted = text.contains(['"', ',', '\r', '\n']) || text.starts_with(' ') || text.ends_with(' ');
+    match (mark, quoted) {
+        ("", false) => Cow::Borrowed(text),
+        (mark, false) => Cow::Owned(format!("{mark}{text}")),
+        (mark, true) => Cow::Owned(format!("\"{mark}{}\"", text.replace('"', "\"\""))),
     }
 }
 
@@ -100,6 +107,12 @@ mod tests {
             ("say \"x\"", "\"say \"\"x\"\"\""),
             (" a", "\" a\""),
             ("größe", "größe"),
+            ("=1+1", "'=1+1"),
+            (" +1", "\"' +1\""),
+            ("-1,\"x\"", "\"'-1,\"\"x\"\"\""),
+            ("＠x", "'＠x"),
+            ("'=1", "''=1"),
+            ("a=b", "a=b"),
         ] {
             assert_eq!(field(text), expected);
         }
