@@ -4,6 +4,7 @@
 //!
 //! On Linux the kernel does it (`PR_SET_PDEATHSIG`). Elsewhere nobody does:
 //! there an orderly end stops the children, and a SIGKILL leaves them.
+#![allow(unsafe_code, reason = "raw bindings to libc: signals, and a child that dies with us")]
 
 use std::io;
 use std::os::unix::process::CommandExt;

@@ -1,4 +1,5 @@
 //! Who decides. Every decision is kept under a name.
+#![allow(unsafe_code, reason = "raw bindings to libc: this user's name")]
 
 use anyhow::ensure;
 use clap::Args;

@@ -1,4 +1,5 @@
 //! Postgres and Kafka of the bench's own, with their data on a disk.
+#![allow(unsafe_code, reason = "raw bindings to libc or librdkafka, in tests")]
 
 use crate::args::Args;
 use anyhow::{Context, Result, bail, ensure};

@@ -2,6 +2,7 @@
 //!
 //! Processor time is read from /proc, where the kernel keeps it. Where there is no /proc the
 //! figure is missing, and nothing is made up for it.
+#![allow(unsafe_code, reason = "raw bindings to libc or librdkafka, in tests")]
 
 use crate::parts::Parts;
 use anyhow::{Context, Result};

@@ -1,4 +1,5 @@
 //! This process's connections to Postgres: sqlx does not hand its sockets out.
+#![allow(unsafe_code, reason = "raw bindings to libc: a socket that nobody hands out")]
 
 use std::mem::{MaybeUninit, size_of};
 

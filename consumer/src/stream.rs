@@ -1,4 +1,5 @@
 //! A worker's side of Kafka: what has been assigned to it, and what is waiting.
+#![allow(unsafe_code, reason = "raw bindings to librdkafka: what rdkafka has no safe call for")]
 
 use crate::batch::{Position, Positions};
 use crate::claim::{Claim, Claims, Lineage};

@@ -1,5 +1,6 @@
 //! SIGINT and SIGTERM as a wish to finish: flush, report, end. A second one
 //! ends the process at once.
+#![allow(unsafe_code, reason = "raw bindings to libc: waiting for input and for signals")]
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};

@@ -1,5 +1,6 @@
 //! Postgres refuses to run as root. As root we run it as somebody who may do
 //! less.
+#![allow(unsafe_code, reason = "raw bindings to libc: users by name")]
 
 use std::ffi::CString;
 use std::mem::MaybeUninit;

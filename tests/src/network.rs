@@ -1,6 +1,7 @@
 //! A bad network: a TCP proxy that knows no protocol, between a consumer and its
 //! Postgres or its Kafka. It delays, narrows, cuts and resets connections, and lets
 //! some fall silent: their bytes are taken and go nowhere.
+#![allow(unsafe_code, reason = "raw bindings to libc or librdkafka, in tests")]
 
 use std::io::{ErrorKind, Read, Result as IoResult, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};

@@ -1,4 +1,5 @@
 //! What Kafka carries and Rust's clients would not write.
+#![allow(unsafe_code, reason = "raw bindings to libc or librdkafka, in tests")]
 
 use std::ffi::CStr;
 use std::ptr;

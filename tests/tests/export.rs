@@ -1,5 +1,6 @@
 //! The ledger in the words of other programs, judged by those programs: hledger,
 //! ledger-cli and beancount as the machine's packages have them.
+#![allow(unsafe_code, reason = "raw bindings to libc or librdkafka, in tests")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;

@@ -1,4 +1,5 @@
 //! The parts themselves: if one of these fails, the other tests prove nothing.
+#![allow(unsafe_code, reason = "raw bindings to libc or librdkafka, in tests")]
 
 use std::process::Command;
 use std::time::Duration;
