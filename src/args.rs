@@ -3,6 +3,7 @@
 use anyhow::{Context, anyhow};
 use clap::{Args, ValueEnum};
 use postonce_schema::{Decoder, Kinds, POSITIONS_TOML, Rules};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -140,5 +141,31 @@ fn property(text: &str) -> Result<(String, String), String> {
         Some((key, value)) if !key.trim().is_empty() => Ok((key.trim().to_owned(), value.to_owned())),
         // The text is not repeated: it may be half of a password.
         _ => Err("expected KEY=VALUE, such as security.protocol=SASL_SSL".to_owned()),
+    }
+}
+
+/// Where pages are served: they ask nobody for a password, so a port alone is one of this
+/// machine.
+pub fn listen(text: &str) -> Result<SocketAddr, String> {
+    match text.parse::<u16>() {
+        Ok(port) => Ok((Ipv4Addr::LOCALHOST, port).into()),
+        Err(_) => {
+            text.parse().map_err(|_| "write a port such as 9464, or ADDRESS:PORT such as 0.0.0.0:9464".to_owned())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_alone_is_for_this_machine() {
+        assert_eq!(listen("9464"), Ok(SocketAddr::from(([127, 0, 0, 1], 9464))));
+        assert_eq!(listen("0.0.0.0:9464"), Ok(SocketAddr::from(([0, 0, 0, 0], 9464))));
+        assert_eq!(listen("[::1]:9464").map(|address| address.is_ipv6()), Ok(true));
+        for refused in ["", ":9464", "localhost", "70000", "127.0.0.1"] {
+            assert!(listen(refused).is_err(), "{refused}");
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! `postonce consume`: the topic into the ledger, for as long as the process lives.
 
-use crate::args::{DatabaseArgs, DecoderArgs, KafkaArgs};
+use crate::args::{self, DatabaseArgs, DecoderArgs, KafkaArgs};
 use crate::commands::interrupt;
 use crate::person::PersonArgs;
 use anyhow::Context;
@@ -8,7 +8,7 @@ use clap::ValueEnum;
 use postonce_consumer::accept::{Accepted, Gap};
 use postonce_consumer::config::{self, Config, GroupProtocol, Kafka};
 use postonce_consumer::database::Database;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -60,7 +60,7 @@ pub struct Args {
 
     /// Where to serve /metrics, /livez and /readyz; nowhere by default. A port alone, such as
     /// 9464, is for this machine only; 0.0.0.0:9464 is for whoever reaches it
-    #[arg(long, env = "POSTONCE_LISTEN", value_name = "[ADDRESS:]PORT", value_parser = listen)]
+    #[arg(long, env = "POSTONCE_LISTEN", value_name = "[ADDRESS:]PORT", value_parser = args::listen)]
     listen: Option<SocketAddr>,
 
     /// For how many seconds these pages are served on when a person is needed (exit codes 10
@@ -153,29 +153,4 @@ fn config(args: Args) -> anyhow::Result<Config> {
         stuck_after: Duration::from_secs(u64::from(args.stuck_after)),
         recovery_window: Duration::from_secs(u64::from(args.recovery_window_hours) * 3_600),
     })
-}
-
-/// These pages ask nobody for a password: without an address they are for this machine.
-fn listen(text: &str) -> Result<SocketAddr, String> {
-    match text.parse::<u16>() {
-        Ok(port) => Ok((Ipv4Addr::LOCALHOST, port).into()),
-        Err(_) => {
-            text.parse().map_err(|_| "write a port such as 9464, or ADDRESS:PORT such as 0.0.0.0:9464".to_owned())
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_port_alone_is_for_this_machine() {
-        assert_eq!(listen("9464"), Ok(SocketAddr::from(([127, 0, 0, 1], 9464))));
-        assert_eq!(listen("0.0.0.0:9464"), Ok(SocketAddr::from(([0, 0, 0, 0], 9464))));
-        assert_eq!(listen("[::1]:9464").map(|address| address.is_ipv6()), Ok(true));
-        for refused in ["", ":9464", "localhost", "70000", "127.0.0.1"] {
-            assert!(listen(refused).is_err(), "{refused}");
-        }
-    }
 }

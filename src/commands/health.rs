@@ -1,5 +1,6 @@
 //! `postonce health`: a container's health check without a shell, curl or wget in its image.
 
+use crate::args::listen;
 use anyhow::{Context, Result};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::process::ExitCode;
@@ -24,7 +25,8 @@ Examples:
 #[command(after_long_help = HELP)]
 pub struct Args {
     /// Where it was told to listen (consume --listen); 0.0.0.0 is asked on the loopback
-    #[arg(long, env = "POSTONCE_LISTEN", value_name = "HOST:PORT", default_value = "127.0.0.1:9464")]
+    #[arg(long, env = "POSTONCE_LISTEN", value_name = "[ADDRESS:]PORT", value_parser = listen,
+          default_value = "9464")]
     listen: SocketAddr,
 
     /// Ask /livez instead of /readyz: whether its workers still turn, whatever they wait for

@@ -13,7 +13,7 @@ Safe to run again, and by two at once. Who runs it owns the tables. Grant the ro
 postonce_consumer to the login of `postonce consume`, postonce_auditor to people who
 use the commands that read, postonce_operator to those who decide, postonce_reader to
 dashboards and SQL, and postonce_payload_reader beside these to who may see the bytes
-of messages (before migration 8 postonce_reader could read all of it). End consumers from before migrations 5 and 6 first: what they would
+of messages (before migration 9 postonce_reader could read all of it). End consumers from before migrations 5 and 6 first: what they would
 write after them, `trace` and `statement` do not find.
 
 Examples:

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use postonce_tests::{
-    Flow, Ledger, Message, PostonceProcess, Said, Sender, Trial, kafka, payment, payments, repository, trials,
+    Flow, Kafka, Ledger, Message, PostonceProcess, Said, Sender, Trial, kafka, payment, payments, repository, trials,
 };
 use serde_json::Value;
 
@@ -16,7 +16,8 @@ pub fn tests() -> Vec<Trial> {
         strings_of_a_megabyte,
         nothing_steers_the_terminal,
         no_cell_of_a_spreadsheet_is_a_formula,
-        a_batch_that_swells_when_it_is_unpacked
+        a_batch_that_swells_when_it_is_unpacked,
+        a_batch_that_swells_beyond_the_clients_limit
     ]
 }
 
@@ -298,15 +299,12 @@ fn no_cell_of_a_spreadsheet_is_a_formula() -> Result<()> {
 /// Zeros: 200 MB of them are 200 KB in Kafka.
 const SWOLLEN: usize = 200_000_000;
 
-/// Within what the broker takes. In memory it must not be more than the unpacked batch and
-/// what a consumer needs anyway, and the money goes on.
-fn a_batch_that_swells_when_it_is_unpacked() -> Result<()> {
-    let kafka = kafka();
-    let flow = Flow::new(&kafka, Ledger::fresh("bomb")?, "bomb", 1)?;
-    let bomber = Sender::with(
+/// Packs what nobody else would.
+fn bomber(kafka: &Kafka, codec: &str) -> Result<Sender> {
+    Sender::with(
         &kafka.bootstrap(),
         &[
-            ("compression.type", "gzip"),
+            ("compression.type", codec),
             ("message.max.bytes", "300000000"),
             ("batch.size", "300000000"),
             ("batch.num.messages", "1000000"),
@@ -314,7 +312,33 @@ fn a_batch_that_swells_when_it_is_unpacked() -> Result<()> {
             ("queue.buffering.max.messages", "1000000"),
             ("linger.ms", "2000"),
         ],
-    )?;
+    )
+}
+
+/// zstd is unpacked up to a limit of the client: the consumer stops in front of the batch,
+/// and goes on where a person has raised it.
+fn a_batch_that_swells_beyond_the_clients_limit() -> Result<()> {
+    let kafka = kafka();
+    let flow = Flow::new(&kafka, Ledger::fresh("limit")?, "limit", 1)?;
+    flow.send(payments("before", 10))?;
+    bomber(&kafka, "zstd")?.send(&flow.topic, [Message::new(vec![b' '; SWOLLEN])])?;
+    flow.send(payments("after", 10))?;
+    let mut consumer = flow.consume(&["--workers", "1"])?;
+    assert_eq!(consumer.exit_code(LIMIT)?, 15, "{}", consumer.stderr());
+    assert_eq!(flow.ledger.offsets()?, 10, "all before it is posted, and nothing is passed over");
+    let consumer = flow.consume(&["--workers", "1", "-X", "receive.message.max.bytes=300000000"])?;
+    flow.wait_done(LIMIT).with_context(|| consumer.stderr())?;
+    consumer.finish()?;
+    assert_eq!(flow.ledger.db.one::<i64>("SELECT count(*) FROM events")?, 20);
+    flow.check()
+}
+
+/// Within what the broker takes. In memory it must not be more than the unpacked batch and
+/// what a consumer needs anyway, and the money goes on.
+fn a_batch_that_swells_when_it_is_unpacked() -> Result<()> {
+    let kafka = kafka();
+    let flow = Flow::new(&kafka, Ledger::fresh("bomb")?, "bomb", 1)?;
+    let bomber = bomber(&kafka, "gzip")?;
     flow.send(payments("before", 10))?;
     bomber.send(&flow.topic, [Message::new(vec![b' '; SWOLLEN])])?;
     // The same in many messages of one batch, each small enough.
