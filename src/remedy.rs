@@ -22,7 +22,7 @@ const NO_FILE: &str = "\
 a file that --database-url names is not there: sslrootcert, sslcert or sslkey, or the socket of host=/DIRECTORY";
 
 /// librdkafka's words, and what to do. The first that fits; the same words stand in its logs.
-const KAFKA: [(&str, &str); 6] = [
+const KAFKA: [(&str, &str); 7] = [
     (
         "certificate verify failed",
         "the broker's certificate is not trusted: -X ssl.ca.location=FILE must name the authority that signed it, and the \
@@ -44,14 +44,19 @@ const KAFKA: [(&str, &str); 6] = [
          SCRAM-SHA-512",
     ),
     (
-        "connecting to a SSL listener",
+        "Disconnected: SSL connection closed by peer",
+        "the broker takes TLS at this port and ends the connection: it wants a password, so -X security.protocol=SASL_SSL, \
+         -X sasl.mechanisms=SCRAM-SHA-512, -X sasl.username and -X sasl.password",
+    ),
+    (
+        "Disconnected: connection closed by peer",
         "the broker wants TLS at this port: -X security.protocol=SSL, or SASL_SSL where it asks for a password, and \
          -X ssl.ca.location=FILE",
     ),
     (
-        "connecting to a SASL listener",
-        "the broker wants a password at this port: -X security.protocol=SASL_SSL, -X sasl.mechanisms=SCRAM-SHA-512, \
-         -X sasl.username and -X sasl.password",
+        "Broker transport failure",
+        "is a broker there, and what does it want at this port? For TLS -X security.protocol=SSL, for TLS and a password \
+         -X security.protocol=SASL_SSL; the log at debug (--log debug) has each try",
     ),
 ];
 
