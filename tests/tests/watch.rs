@@ -68,7 +68,7 @@ fn every_panel_and_every_alarm_has_data() -> Result<()> {
     first.wait_ready(200)?;
 
     every_outcome(&flow, &prometheus)?;
-    postgres_stops(&flow, &prometheus, || Ok(server.stop_fast()?), [&first, &second])?;
+    postgres_stops(&flow, &prometheus, || server.stop_fast(), [&first, &second])?;
     server.start_again()?;
     flow.ledger.db.reconnect();
     flow.ledger.slow_down(0.0)?;
