@@ -43,7 +43,7 @@ DECLARE
     open_part text;
 BEGIN
     EXECUTE format('GRANT USAGE ON SCHEMA %I TO postonce_auditor, postonce_payload_reader, postonce_gateway', here);
-    -- Until here the reader read the tables, and the consumer the payloads that it had written.
+    -- Until here the reader read the tables, and the consumer the views and the payloads.
     EXECUTE format('REVOKE ALL ON ALL TABLES IN SCHEMA %I FROM postonce_reader', here);
     EXECUTE format('REVOKE SELECT ON ALL TABLES IN SCHEMA %I FROM postonce_consumer', here);
     -- Postgres lets everybody call a new function. None of these is for everybody.
@@ -72,11 +72,10 @@ BEGIN
         WHERE c.relnamespace = here::regnamespace AND c.relkind IN ('r', 'p', 'v')
     LOOP
         open_part := CASE WHEN one.has_payload THEN format('(%s)', one.open_columns) ELSE '' END;
-        EXECUTE format('GRANT SELECT %s ON %I TO postonce_consumer, postonce_auditor', open_part, one.relname);
+        EXECUTE format('GRANT SELECT %s ON %I TO postonce_auditor', open_part, one.relname);
         EXECUTE format('GRANT SELECT ON %I TO postonce_operator', one.relname);
-        IF one.is_view THEN
-            EXECUTE format('GRANT SELECT %s ON %I TO postonce_reader', open_part, one.relname);
-        END IF;
+        EXECUTE format('GRANT SELECT %s ON %I TO %I', open_part, one.relname,
+                       CASE WHEN one.is_view THEN 'postonce_reader' ELSE 'postonce_consumer' END);
         IF one.has_payload THEN
             -- Not only those columns: `verify` finds rows by their place, which is none of them.
             EXECUTE format('GRANT SELECT ON %I TO postonce_payload_reader', one.relname);

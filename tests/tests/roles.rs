@@ -146,7 +146,7 @@ fn may(role: &str, right: Right, column: &Column) -> bool {
             table == "verified_balances" || (["quarantine", "incidents"].contains(&table) && name == "closed_at")
         }
         ("postonce_operator", Delete) => table == "verified_balances",
-        ("postonce_consumer", Select) => !column.is_payload(),
+        ("postonce_consumer", Select) => !column.is_view && !column.is_payload(),
         ("postonce_consumer", Insert) => !NOT_THE_CONSUMERS.contains(&table) && !of_the_database,
         ("postonce_consumer", Update) => TABLES.iter().any(|(one, set)| *one == table && set.contains(&name)),
         _ => false,
