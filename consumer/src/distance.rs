@@ -28,6 +28,8 @@ pub enum Distance {
 }
 
 impl Distance {
+    pub const ALL: [Self; 5] = [Self::SameBatch, Self::Minute, Self::Hour, Self::Day, Self::Older];
+
     /// Between the original and a copy with this Kafka timestamp. By those and not by this
     /// machine's clock: a consumer that was away for a day would make a day of each second.
     pub fn of(original: Came, copy: Option<Timestamp>) -> Self {

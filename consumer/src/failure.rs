@@ -40,6 +40,25 @@ pub enum Race {
     Serialization(String),
 }
 
+impl Failure {
+    /// The names of all of them in metrics, and that of a transaction that took too long.
+    pub const NAMES: [&str; 7] =
+        ["race", "fence_lost", "commit_unknown", "unavailable", "bad_data", "damage", Self::TIMED_OUT];
+    pub const TIMED_OUT: &str = "timed_out";
+
+    /// Its name in metrics.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Race(_) => "race",
+            Self::FenceLost => "fence_lost",
+            Self::CommitUnknown(_) => "commit_unknown",
+            Self::Unavailable(_) => "unavailable",
+            Self::BadData(_) => "bad_data",
+            Self::Damage(_) => "damage",
+        }
+    }
+}
+
 impl From<sqlx::Error> for Failure {
     fn from(error: sqlx::Error) -> Self {
         let sqlx::Error::Database(database) = &error else {

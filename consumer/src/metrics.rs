@@ -3,8 +3,13 @@
 
 use crate::apply::{Applied, Posted};
 use crate::batch::Received;
+use crate::distance::Distance;
+use crate::failure::Failure;
+use crate::message::Outcome;
+use crate::stop::Reason;
 use crate::turnover::OTHER;
 use crate::unposted;
+use postonce_schema::Reject;
 use prometheus::core::Collector;
 use prometheus::{
     CounterVec, Encoder, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge,
@@ -102,8 +107,7 @@ macro_rules! metrics {
                 #[cfg(target_os = "linux")]
                 registry.register(Box::new(prometheus::process_collector::ProcessCollector::for_self()))?;
                 let metrics = Self { registry, $($field),+ };
-                let (_, librdkafka) = rdkafka::util::get_rdkafka_version();
-                metrics.build_info.with_label_values(&[env!("CARGO_PKG_VERSION"), &librdkafka]).set(1);
+                metrics.begin();
                 Ok(metrics)
             }
         }
@@ -202,6 +206,19 @@ metrics! {
 }
 
 impl Metrics {
+    /// Where the values of a label are known, each begins at 0: PromQL's `rate` and `increase`
+    /// do not see a series that is born at 1, so the first conflict would be no alarm.
+    fn begin(&self) {
+        let (_, librdkafka) = rdkafka::util::get_rdkafka_version();
+        self.build_info.with_label_values(&[env!("CARGO_PKG_VERSION"), &librdkafka]).set(1);
+        let zero = |counter: &IntCounterVec, value: &str| drop(counter.with_label_values(&[value]));
+        Outcome::ALL.iter().for_each(|outcome| zero(&self.events, outcome.name()));
+        Reject::CODES.iter().for_each(|code| zero(&self.rejected, code));
+        Distance::ALL.iter().for_each(|distance| zero(&self.duplicates, distance.name()));
+        Failure::NAMES.iter().for_each(|name| zero(&self.failures, name));
+        Reason::ALL.iter().for_each(|reason| drop(self.stopped.with_label_values(&[reason.name()])));
+    }
+
     /// Another process may hold the partition from now on.
     pub fn forget(&self, topic: &str, partition: i32) {
         let whole = [

@@ -92,6 +92,9 @@ pub enum Reason {
 }
 
 impl Reason {
+    pub const ALL: [Self; 7] =
+        [Self::Lineage, Self::Gap, Self::AheadOfLog, Self::CutOff, Self::Rules, Self::Damage, Self::Unreadable];
+
     /// Its name in metrics.
     pub fn name(self) -> &'static str {
         match self {

@@ -63,6 +63,33 @@ pub enum Reject {
 }
 
 impl Reject {
+    /// All codes.
+    pub const CODES: [&str; 23] = [
+        "empty",
+        "too_large",
+        "not_utf8",
+        "bad_json",
+        "too_deep",
+        "repeated_key",
+        "repeated_header",
+        "bad_cloudevent",
+        "missing_field",
+        "wrong_type",
+        "bad_type",
+        "unknown_type",
+        "kind_not_allowed",
+        "bad_resource",
+        "bad_time",
+        "future_time",
+        "bad_text",
+        "bad_amount",
+        "unknown_currency",
+        "bad_asset",
+        "bad_account",
+        "bad_journal",
+        "internal",
+    ];
+
     /// The stable code.
     pub fn code(&self) -> &'static str {
         match self {
@@ -132,4 +159,17 @@ pub(crate) fn excerpt(text: &str) -> String {
     }
     out.push('"');
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Reject;
+
+    #[test]
+    fn all_codes_are_those_that_code_gives() {
+        let code = include_str!("reject.rs").split("pub fn code").nth(1).unwrap();
+        let code = code.split("pub fn place").next().unwrap();
+        let given: Vec<&str> = code.split("=> \"").skip(1).filter_map(|rest| rest.split('"').next()).collect();
+        assert_eq!(given, Reject::CODES);
+    }
 }
