@@ -1,14 +1,17 @@
 //! The command line: which command, and how its errors are told.
 
 use crate::commands::{
-    balances, checkpoint, consume, demo, export, generate, health, id, incidents, migrate, quarantine, rebuild, replay,
-    send, statement, status, top, trace, verify,
+    balances, checkpoint, config, consume, demo, export, generate, health, id, incidents, migrate, quarantine, rebuild,
+    replay, send, statement, status, top, trace, verify,
 };
 use crate::log::LogArgs;
 use crate::remedy::remedy;
 use crate::table::visible;
-use clap::{Parser, Subcommand};
+use crate::settings;
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use postonce_consumer::stop::Stop;
+use std::ffi::OsString;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// Payment events go into Kafka at least once; a double-entry ledger comes out of
@@ -18,6 +21,12 @@ use std::process::ExitCode;
 pub struct Cli {
     #[command(flatten)]
     pub log: LogArgs,
+
+    /// Read settings from this file (`postonce config init` writes one). No file is looked for
+    /// anywhere else
+    #[arg(long, env = "POSTONCE_CONFIG", value_name = "FILE", global = true, display_order = 902)]
+    config: Option<PathBuf>,
+
     #[command(subcommand)]
     command: Command,
 }
@@ -43,9 +52,17 @@ enum Command {
     Rebuild(rebuild::Args),
     Verify(verify::Args),
     Id(id::Args),
+    Config(config::Args),
 }
 
 impl Cli {
+    /// Flags over environment over the file over defaults. Wrong usage ends the process, and
+    /// so does --help; a wrong file or secret is an error.
+    pub fn read(args: &[OsString]) -> anyhow::Result<Self> {
+        let command = settings::command_line(Self::command(), args)?;
+        Ok(Self::from_arg_matches(&command.get_matches_from(args)).unwrap_or_else(|error| error.exit()))
+    }
+
     /// Runs the command. An error goes to stderr with all its causes.
     pub fn run(self) -> ExitCode {
         let result = match self.command {
@@ -68,6 +85,7 @@ impl Cli {
             Command::Rebuild(args) => rebuild::run(args),
             Command::Verify(args) => verify::run(args),
             Command::Id(args) => id::run(args),
+            Command::Config(args) => config::run(args, &Self::command(), self.config.as_deref()),
         };
         result.unwrap_or_else(|error| {
             // It may repeat what came from outside.
@@ -93,7 +111,6 @@ fn told(error: &anyhow::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn a_cause_is_told_once() {

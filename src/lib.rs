@@ -16,4 +16,5 @@ mod progress;
 pub mod reader;
 mod remedy;
 mod reread;
+pub mod settings;
 pub mod table;

@@ -1,11 +1,17 @@
 //! `postonce`: payment events in, a double-entry ledger out.
 
-use clap::Parser;
 use postonce::cli::Cli;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let args: Vec<_> = std::env::args_os().collect();
+    let cli = match Cli::read(&args) {
+        Ok(cli) => cli,
+        Err(error) => {
+            eprintln!("postonce: {error:#}");
+            return ExitCode::from(2);
+        }
+    };
     postonce::log::start(&cli.log);
     cli.run()
 }

@@ -103,9 +103,18 @@ pub struct Args {
 }
 
 #[derive(ValueEnum, Clone, Copy)]
-enum Protocol {
+pub enum Protocol {
     Classic,
     Consumer,
+}
+
+impl From<Protocol> for GroupProtocol {
+    fn from(protocol: Protocol) -> Self {
+        match protocol {
+            Protocol::Classic => Self::Classic,
+            Protocol::Consumer => Self::Consumer,
+        }
+    }
 }
 
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
@@ -135,10 +144,7 @@ fn config(args: Args) -> anyhow::Result<Config> {
             brokers: args.kafka.brokers,
             topic: args.kafka.topic.name,
             group: args.group,
-            protocol: match args.group_protocol {
-                Protocol::Classic => GroupProtocol::Classic,
-                Protocol::Consumer => GroupProtocol::Consumer,
-            },
+            protocol: args.group_protocol.into(),
             properties: args.kafka.client.properties,
             unidentified_topic: args.unidentified_topic,
         },

@@ -82,16 +82,16 @@ pub struct Args {
     pub out: Option<PathBuf>,
 
     /// Send to the topic instead of writing JSONL; needs --brokers
-    #[arg(long, env = "POSTONCE_GENERATE_SEND", requires = "brokers")]
+    #[arg(long, env = "POSTONCE_GENERATE_SEND")]
     pub send: bool,
 
     /// So many messages a second at most; by default as many as go
-    #[arg(long, env = "POSTONCE_GENERATE_RATE", value_name = "PER_SECOND", requires = "send")]
+    #[arg(long, env = "POSTONCE_GENERATE_RATE", value_name = "PER_SECOND")]
     pub rate: Option<NonZeroU32>,
 
     /// One workload after the other until SIGINT or SIGTERM, each with the next seed, its
     /// events of the last half hour; --events and --start say nothing then
-    #[arg(long, env = "POSTONCE_GENERATE_FOREVER", requires = "send")]
+    #[arg(long, env = "POSTONCE_GENERATE_FOREVER")]
     pub forever: bool,
 
     /// Kafka bootstrap servers, `host:port[,host:port…]`
@@ -110,6 +110,9 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
+    // Not by the parser: it takes a setting of the file for a default, and so for absent.
+    anyhow::ensure!(!args.send || args.brokers.is_some(), "--send needs --brokers (KAFKA_BROKERS)");
+    anyhow::ensure!(args.send || (args.rate.is_none() && !args.forever), "--rate and --forever need --send");
     if args.forever {
         let mut steady = Steady::new(fractions(&args))?;
         return send(&args, None, &mut steady, Steady::summary);

@@ -2,6 +2,7 @@
 
 pub mod balances;
 pub mod checkpoint;
+pub mod config;
 pub mod consume;
 pub mod demo;
 pub mod export;

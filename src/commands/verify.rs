@@ -65,11 +65,11 @@ pub struct Args {
     pub since_last: bool,
 
     /// Read the topic again too; needs --brokers
-    #[arg(long, env = "POSTONCE_DEEP", requires = "brokers")]
+    #[arg(long, env = "POSTONCE_DEEP")]
     pub deep: bool,
 
     /// Prove this checkpoint from the topic too; needs --brokers
-    #[arg(long, env = "POSTONCE_AGAINST", value_name = "FILE", requires = "brokers")]
+    #[arg(long, env = "POSTONCE_AGAINST", value_name = "FILE")]
     pub against: Option<PathBuf>,
 
     /// Kafka bootstrap servers, for --deep and --against
@@ -98,6 +98,8 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let checkpoint = args.against.as_deref().map(read_checkpoint).transpose()?;
     let kafka = kafka(&args)?;
     let wanted = args.deep || checkpoint.is_some();
+    // Not by the parser: it takes a setting of the file for a default, and so for absent.
+    anyhow::ensure!(!wanted || kafka.is_some(), "--deep and --against need --brokers (KAFKA_BROKERS)");
     let topic = |kafka| Topic { kafka, deep: args.deep, against: checkpoint.as_ref() };
     let request =
         Request { decoder: &decoder, since_last: args.since_last, topic: kafka.as_ref().filter(|_| wanted).map(topic) };
