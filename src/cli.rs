@@ -6,8 +6,8 @@ use crate::commands::{
 };
 use crate::log::LogArgs;
 use crate::remedy::remedy;
-use crate::table::visible;
 use crate::settings;
+use crate::table::visible;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use postonce_consumer::stop::Stop;
 use std::ffi::OsString;

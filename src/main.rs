@@ -12,6 +12,8 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    postonce::log::start(&cli.log);
-    cli.run()
+    let log = postonce::log::start(&cli.log);
+    let code = cli.run();
+    log.finish();
+    code
 }

@@ -49,6 +49,7 @@ pub mod life;
 pub mod message;
 pub mod metrics;
 pub mod observer;
+mod offsets;
 pub mod outcomes;
 pub mod read;
 pub mod rebuild;

@@ -10,6 +10,7 @@ use crate::failure::Failure;
 use crate::health::Condition;
 use crate::metrics::Metrics;
 use crate::observer::{Seen, Stillness};
+use crate::offsets::Offsets;
 use crate::registry;
 use crate::stop::Stop;
 use crate::store::KnownAccounts;
@@ -171,6 +172,9 @@ impl<'w, 'p, 's> Life<'w, 'p, 's> {
         if moves.assigned.is_empty() {
             return Ok(());
         }
+        tracing::info!(
+            worker = self.worker.number, topic = %self.lineage.topic, partitions = ?moves.assigned, "partitions assigned"
+        );
         // The group may have taken its time: what was assigned may be another topic by now.
         self.identify()?;
         let mut claimed = Vec::with_capacity(moves.assigned.len());
@@ -236,6 +240,9 @@ impl<'w, 'p, 's> Life<'w, 'p, 's> {
         if waiting.is_empty() && !self.position_moved(&positions) {
             return Ok(());
         }
+        let places = || waiting.iter().map(|message| (message.partition(), message.offset()));
+        let span = tracing::info_span!("batch", topic = %self.lineage.topic, offsets = %places().collect::<Offsets>());
+        let _in_it = span.enter();
         // A stream's id is a hash: once for each partition, not for each message.
         let mut streams = BTreeMap::new();
         let read = |borrowed| {
@@ -304,6 +311,7 @@ impl<'w, 'p, 's> Life<'w, 'p, 's> {
             return Ok(());
         }
         self.worker.shared.metrics.fence_losses.inc();
+        tracing::warn!(worker = self.worker.number, next = "a new life begins", "fence lost to another owner");
         Err(Failure::FenceLost.into())
     }
 
@@ -347,8 +355,7 @@ impl<'w, 'p, 's> Life<'w, 'p, 's> {
         let (done, left) = received.split_at(now);
         self.worker.shared.metrics.committed(done, &applied);
         if !applied.rejected.is_empty() {
-            let codes = &applied.rejected;
-            tracing::warn!(worker = self.worker.number, topic = %self.lineage.topic, ?codes, "messages quarantined");
+            self.tell_refused(done);
         }
         let (done, left) = (unposted::spans(done), unposted::spans(left));
         for claim in applied.claims {
@@ -373,6 +380,19 @@ impl<'w, 'p, 's> Life<'w, 'p, 's> {
             let Worker { number, shared, .. } = &*self.worker;
             let held = self.claims.values().map(|claim| claim.partition);
             shared.reports.show(*number, report, &shared.metrics, &self.lineage.topic, held);
+        }
+    }
+
+    /// Where each refused message stands and under which code. Its reason may repeat what
+    /// stands in it, so only who asks for debug is told.
+    fn tell_refused(&self, done: &[Received<'_>]) {
+        for received in done {
+            let Err(reject) = &received.decoded else { continue };
+            let at = received.message.at;
+            let partition = self.claims.get(&at.stream).map(|claim| claim.partition);
+            let (topic, offset, code) = (self.lineage.topic.as_str(), at.offset, reject.code());
+            tracing::warn!(worker = self.worker.number, topic, partition, offset, code, "message quarantined");
+            tracing::debug!(worker = self.worker.number, topic, partition, offset, code, reason = %reject, "refused");
         }
     }
 
@@ -401,6 +421,10 @@ impl<'w, 'p, 's> Life<'w, 'p, 's> {
     ) -> Result<BTreeSet<StreamId>, End> {
         let (began, back_off) = outage.get_or_insert_with(|| (Instant::now(), BackOff::new()));
         self.worker.shared.health.say(self.worker.number, Condition::Waiting(format!("Postgres is away: {error}")));
+        tracing::warn!(
+            worker = self.worker.number, reason = %error, next = "the partitions rest, and the batch is kept",
+            "Postgres is away"
+        );
         self.stream.pause()?;
         let mut moves = Moves::default();
         loop {
@@ -435,6 +459,8 @@ impl<'w, 'p, 's> Life<'w, 'p, 's> {
             *claim = self.worker.answer(renewed).inspect_err(|end| {
                 if matches!(end, End::Failure(Failure::FenceLost)) {
                     shared.metrics.fence_losses.inc();
+                    let next = "a new life begins";
+                    tracing::warn!(worker = self.worker.number, next, "fence lost to another owner");
                 }
             })?;
         }

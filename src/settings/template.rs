@@ -6,9 +6,9 @@ use super::secrets;
 use clap::{Arg, Command};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A setting of so many commands is the installation's rather than a question's, and stands
-/// above the sections.
-const SHARED: usize = 4;
+/// A setting of so many commands (all of `quarantine` are one) is the installation's rather
+/// than a question's, and stands above the sections.
+const SHARED: usize = 3;
 const WIDTH: usize = 96;
 
 const HEAD: &str = "\
@@ -33,8 +33,7 @@ pub fn text(cli: &Command) -> String {
     let shared = shared(&all);
     let mut out = HEAD.to_owned();
     for flag in &shared {
-        let readers: Vec<String> = readers(flag, &all);
-        push(&mut out, flag, Some(&readers));
+        push(&mut out, flag);
     }
     let above: BTreeSet<String> = shared.iter().map(Flag::variable).collect();
     let mut section = Vec::new();
@@ -43,7 +42,7 @@ pub fn text(cli: &Command) -> String {
             section.clone_from(&flag.path);
             out.push_str(&format!("\n\n[{}]\n", section.join(".")));
         }
-        push(&mut out, flag, None);
+        push(&mut out, flag);
     }
     out
 }
@@ -61,8 +60,8 @@ fn shared<'c>(all: &[Flag<'c>]) -> Vec<Flag<'c>> {
     };
     let is_global = |flags: &Vec<&Flag<'c>>| flags.iter().any(|flag| flag.arg.is_global_set());
     let mut many: Vec<Vec<&Flag<'c>>> =
-        settings.into_values().filter(|flags| is_global(flags) || (flags.len() >= SHARED && same(flags))).collect();
-    many.sort_by_key(|flags| std::cmp::Reverse(if is_global(flags) { 0 } else { flags.len() }));
+        settings.into_values().filter(|flags| is_global(flags) || (commands(flags) >= SHARED && same(flags))).collect();
+    many.sort_by_key(|flags| std::cmp::Reverse(if is_global(flags) { 0 } else { commands(flags) }));
     let most_common = |flags: Vec<&Flag<'c>>| {
         let times = |flag: &&Flag<'c>| flags.iter().filter(|other| help(other.arg) == help(flag.arg)).count();
         flags.iter().max_by_key(|flag| times(flag)).map(|&flag| flag.clone())
@@ -70,33 +69,19 @@ fn shared<'c>(all: &[Flag<'c>]) -> Vec<Flag<'c>> {
     many.into_iter().filter_map(most_common).collect()
 }
 
-fn readers(flag: &Flag<'_>, all: &[Flag<'_>]) -> Vec<String> {
-    let same = all.iter().filter(|other| other.variable() == flag.variable() && !other.path.is_empty());
-    same.map(|other| other.path.join(" ")).collect()
+fn commands(flags: &[&Flag<'_>]) -> usize {
+    flags.iter().filter_map(|flag| flag.path.first()).collect::<BTreeSet<_>>().len()
 }
 
-fn push(out: &mut String, flag: &Flag<'_>, readers: Option<&[String]>) {
-    let mut reason = help(flag.arg);
-    if !reason.ends_with('.') {
-        reason.push('.');
-    }
-    reason.push_str(&format!(" {}", flag.variable()));
-    if let Some(file) = secrets::variable(flag.arg) {
-        reason.push_str(&format!(" or {file}"));
-    }
-    if flag.arg.get_default_values().is_empty() && flag.arg.get_action().takes_values() {
-        reason.push_str("; no default");
-    }
-    match readers {
-        Some([]) => reason.push_str(". Of every command"),
-        Some(readers) => reason.push_str(&format!(". Of {}", readers.join(", "))),
-        None => {}
-    }
+fn push(out: &mut String, flag: &Flag<'_>) {
     out.push('\n');
-    for line in wrapped(&reason) {
+    for line in wrapped(&help(flag.arg)) {
         out.push_str(&format!("# {line}\n"));
     }
-    out.push_str(&format!("#{} = {}\n", flag.name(), line(flag.arg)));
+    let file = secrets::variable(flag.arg).map(|file| format!(" or {file}")).unwrap_or_default();
+    let has_default = !flag.arg.get_action().takes_values() || !flag.arg.get_default_values().is_empty();
+    let default = if has_default { "" } else { "; no default" };
+    out.push_str(&format!("# {}{file}{default}\n#{} = {}\n", flag.variable(), flag.name(), line(flag.arg)));
 }
 
 fn help(arg: &Arg) -> String {

@@ -43,6 +43,7 @@ mod replay;
 mod roles;
 mod rules;
 mod secured;
+mod settings;
 mod soak;
 mod statements;
 mod trace;
@@ -104,6 +105,7 @@ fn main() {
         statements::tests(),
         rules::tests(),
         secured::tests(),
+        settings::tests(),
         trace::tests(),
         verify::tests(),
         verify_since::tests(),

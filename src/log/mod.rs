@@ -1,9 +1,14 @@
 //! Logs go to stderr: stdout carries results alone.
 
+mod repeats;
+
 use clap::{Args, ValueEnum};
+use repeats::Repeats;
 use std::io::IsTerminal;
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::FilterExt;
+use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, Layer};
 
 /// How much is logged, and in which form. The fields are named as their flags: they stand
 /// beside those of every command.
@@ -33,22 +38,24 @@ enum Format {
     Json,
 }
 
-/// Begins to log.
-pub fn start(args: &LogArgs) {
+/// Begins to log. What is given back has the last word.
+pub fn start(args: &LogArgs) -> Repeats {
     let terminal = std::io::stderr().is_terminal();
     let filter = EnvFilter::try_new(&args.log).unwrap_or_else(|error| {
         eprintln!("postonce: --log {}: {error}; logging at info", args.log);
         EnvFilter::new("info")
     });
-    let base = tracing_subscriber::fmt()
-        .with_env_filter(filter)
+    let repeats = Repeats::default();
+    let base = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
         .with_ansi(terminal)
         // Where stderr is a pipe that nobody reads any more, the complaint about it would
         // panic: a log must not stop the money.
         .log_internal_errors(false);
-    match args.log_format.unwrap_or(if terminal { Format::Human } else { Format::Json }) {
-        Format::Human => base.with_target(false).finish().init(),
-        Format::Json => base.json().flatten_event(true).finish().init(),
-    }
+    let layer = match args.log_format.unwrap_or(if terminal { Format::Human } else { Format::Json }) {
+        Format::Human => base.with_target(false).boxed(),
+        Format::Json => base.json().flatten_event(true).boxed(),
+    };
+    tracing_subscriber::registry().with(layer.with_filter(filter.and(repeats.clone()))).init();
+    repeats
 }
