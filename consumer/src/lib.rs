@@ -63,6 +63,7 @@ pub mod stop;
 pub mod store;
 pub mod stream;
 pub mod topic;
+mod trace_context;
 mod trouble;
 pub mod turnover;
 pub mod unposted;

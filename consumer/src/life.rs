@@ -15,6 +15,7 @@ use crate::registry;
 use crate::stop::Stop;
 use crate::store::KnownAccounts;
 use crate::stream::{self, Moves, Stream};
+use crate::trace_context;
 use crate::trouble::{Next, Trouble};
 use crate::unposted;
 use crate::worker::{BackOff, End, Stuck, Worker};
@@ -241,7 +242,7 @@ impl<'w, 'p, 's> Life<'w, 'p, 's> {
             return Ok(());
         }
         let places = || waiting.iter().map(|message| (message.partition(), message.offset()));
-        let span = tracing::info_span!("batch", topic = %self.lineage.topic, offsets = %places().collect::<Offsets>());
+        let span = tracing::info_span!("batch", topic = %self.lineage.topic, messages = waiting.len(), offsets = %places().collect::<Offsets>());
         let _in_it = span.enter();
         // A stream's id is a hash: once for each partition, not for each message.
         let mut streams = BTreeMap::new();
@@ -251,6 +252,7 @@ impl<'w, 'p, 's> Life<'w, 'p, 's> {
             Received::read(stream::message(borrowed, stream), &shared.config.decoder)
         };
         let mut received: Vec<Received<'_>> = waiting.iter().map(read).collect();
+        trace_context::link(&received);
         self.show_waiting(&received);
         let nowhere = HashMap::new();
         let mut trouble = Trouble::default();

@@ -1,11 +1,12 @@
 //! Logs go to stderr: stdout carries results alone.
 
+mod otlp;
 mod repeats;
 
 use clap::{Args, ValueEnum};
 use repeats::Repeats;
 use std::io::IsTerminal;
-use tracing_subscriber::filter::FilterExt;
+use tracing_subscriber::filter::{FilterExt, filter_fn};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer};
@@ -38,14 +39,27 @@ enum Format {
     Json,
 }
 
-/// Begins to log. What is given back has the last word.
-pub fn start(args: &LogArgs) -> Repeats {
+/// What is still to be said when the process ends.
+pub struct Log {
+    repeats: Repeats,
+    unsent: otlp::Unsent,
+}
+
+impl Log {
+    pub fn finish(&self) {
+        self.repeats.finish();
+        self.unsent.wait();
+    }
+}
+
+/// Begins to log.
+pub fn start(args: &LogArgs) -> Log {
     let terminal = std::io::stderr().is_terminal();
     let filter = EnvFilter::try_new(&args.log).unwrap_or_else(|error| {
         eprintln!("postonce: --log {}: {error}; logging at info", args.log);
         EnvFilter::new("info")
     });
-    let repeats = Repeats::default();
+    let log = Log { repeats: Repeats::default(), unsent: otlp::Unsent::default() };
     let base = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
         .with_ansi(terminal)
@@ -56,6 +70,9 @@ pub fn start(args: &LogArgs) -> Repeats {
         Format::Human => base.with_target(false).boxed(),
         Format::Json => base.json().flatten_event(true).boxed(),
     };
-    tracing_subscriber::registry().with(layer.with_filter(filter.and(repeats.clone()))).init();
-    repeats
+    let filter = filter.and(log.repeats.clone()).and(filter_fn(|metadata| !otlp::is_link(metadata)));
+    let spans =
+        otlp::Export::from_environment(&log.unsent).map(|export| export.with_filter(filter_fn(otlp::is_exported)));
+    tracing_subscriber::registry().with(layer.with_filter(filter)).with(spans).init();
+    log
 }

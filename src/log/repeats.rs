@@ -142,7 +142,11 @@ impl<S> Filter<S> for Repeats {
 /// by debug wants all.
 fn can_repeat(target: &str, level: Level) -> bool {
     let warns = level <= Level::WARN;
-    (target == "librdkafka" && level <= Level::INFO) || (target.starts_with("postonce_consumer") && warns)
+    match target {
+        "librdkafka" => level <= Level::INFO,
+        "otlp" => warns,
+        ours => ours.starts_with("postonce_consumer") && warns,
+    }
 }
 
 #[derive(Default)]
@@ -196,7 +200,10 @@ mod tests {
     fn the_first_are_told_and_the_rest_is_counted() {
         let (repeats, lines) = (Repeats::default(), Lines::default());
         let out = lines.clone();
-        let layer = tracing_subscriber::fmt::layer().with_writer(move || out.clone()).with_filter(repeats.clone());
+        let layer = tracing_subscriber::fmt::layer()
+            .with_ansi(false)
+            .with_writer(move || out.clone())
+            .with_filter(repeats.clone());
         tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), || {
             for offset in 0..100 {
                 tracing::warn!(target: "postonce_consumer::life", offset, "refused");

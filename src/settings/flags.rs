@@ -63,12 +63,12 @@ pub fn named<'c>(command: &'c Command, section: &[&str], name: &str) -> Result<V
         settings.entry(flag.variable()).or_default().push(flag.clone());
     }
     let most = settings.values().map(Vec::len).max().unwrap_or(0);
-    let mut most_common = settings.into_values().filter(|flags| flags.len() == most);
-    match (most_common.next(), most_common.next()) {
-        (Some(flags), None) => Ok(flags),
-        (Some(one), Some(other)) => Err(format!(
+    let mut most_common: Vec<_> = settings.into_values().filter(|flags| flags.len() == most).collect();
+    match (most_common.pop(), most_common.is_empty()) {
+        (Some(flags), true) => Ok(flags),
+        (Some(last), false) => Err(format!(
             "{name} is another setting in each of {}: write it into the section of one",
-            sections(one.iter().chain(&other))
+            sections(most_common.iter().flatten().chain(&last))
         )),
         (None, _) => Err(unknown(name, section, &flags)),
     }

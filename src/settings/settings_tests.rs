@@ -188,7 +188,7 @@ fn the_template_says_the_defaults_and_is_right() {
     }
     let settings = parsed(&set);
     assert_eq!(settings.problems, []);
-    assert!(settings.len() > 60, "{}", settings.len());
+    assert!(settings.len() > 50, "{}", settings.len());
     for Flag { path, arg, .. } in below(&cli, &[]) {
         let path: Vec<&str> = path.iter().map(String::as_str).collect();
         let Some(default) = arg.get_default_values().first() else { continue };

@@ -47,6 +47,7 @@ mod settings;
 mod soak;
 mod statements;
 mod trace;
+mod traces;
 mod verify;
 mod verify_since;
 mod verify_topic;
@@ -107,6 +108,7 @@ fn main() {
         secured::tests(),
         settings::tests(),
         trace::tests(),
+        traces::tests(),
         verify::tests(),
         verify_since::tests(),
         verify_topic::tests(),
