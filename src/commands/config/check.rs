@@ -3,6 +3,7 @@
 use super::{database, kafka};
 use crate::args::{ClientArgs, DecoderArgs, Output, OutputArgs, TopicArgs};
 use crate::commands::consume::Protocol;
+use crate::remedy::remedy;
 use crate::settings::Settings;
 use crate::table;
 use clap::Command;
@@ -92,6 +93,13 @@ impl Finding {
 
     pub fn problem(check: &'static str, what: impl Into<String>) -> Self {
         Self { check, result: Grade::Problem, what: what.into() }
+    }
+
+    /// An error of Kafka or Postgres, where its cause is set, and what can be done about it.
+    pub fn failed(check: &'static str, place: &str, error: &anyhow::Error) -> Self {
+        let remedy = remedy(error).map(|remedy| remedy.split_whitespace().collect::<Vec<_>>().join(" "));
+        let remedy = remedy.map(|remedy| format!("; {remedy}")).unwrap_or_default();
+        Self::problem(check, format!("{place}: {error:#}{remedy}"))
     }
 }
 

@@ -15,7 +15,7 @@ pub fn ask(database: &Database, place: &str) -> anyhow::Result<Vec<Finding>> {
     runtime.block_on(async {
         let mut connection = match database.connect().await {
             Ok(connection) => connection,
-            Err(error) => return Ok(vec![Finding::problem("postgres", format!("{place}: {error}"))]),
+            Err(error) => return Ok(vec![Finding::failed("postgres", place, &error.into())]),
         };
         let mut found = vec![version(&mut connection, database).await?];
         found.push(durability(&mut connection).await?);

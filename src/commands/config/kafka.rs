@@ -37,10 +37,8 @@ pub fn ask(kafka: &Kafka, place: &str) -> Vec<Finding> {
         let _ = client.poll(std::time::Duration::from_millis(100));
         let said = client.context().0.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let brokers = &kafka.brokers;
-        return vec![Finding::problem(
-            "kafka",
-            format!("{place}: {brokers} has not answered within {:?}: {said}", topic::ASK_TIMEOUT),
-        )];
+        let error = anyhow::anyhow!("{brokers} has not answered within {:?}: {said}", topic::ASK_TIMEOUT);
+        return vec![Finding::failed("kafka", place, &error)];
     };
     let mut found = vec![Finding::ok("kafka", format!("cluster {cluster} at {}", kafka.brokers))];
     match topic::lineage(client.client(), &kafka.topic, false) {
