@@ -100,7 +100,7 @@ impl Cli {
 }
 
 /// With its causes, each once: many an error says its cause itself.
-fn told(error: &anyhow::Error) -> String {
+pub(crate) fn told(error: &anyhow::Error) -> String {
     error.chain().map(ToString::to_string).fold(String::new(), |told, cause| match told.as_str() {
         "" => cause,
         said if said.ends_with(&cause) => told,

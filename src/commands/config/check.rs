@@ -2,6 +2,7 @@
 
 use super::{database, kafka};
 use crate::args::{ClientArgs, DecoderArgs, Output, OutputArgs, TopicArgs};
+use crate::cli::told;
 use crate::commands::consume::Protocol;
 use crate::remedy::remedy;
 use crate::settings::Settings;
@@ -99,7 +100,7 @@ impl Finding {
     pub fn failed(check: &'static str, place: &str, error: &anyhow::Error) -> Self {
         let remedy = remedy(error).map(|remedy| remedy.split_whitespace().collect::<Vec<_>>().join(" "));
         let remedy = remedy.map(|remedy| format!("; {remedy}")).unwrap_or_default();
-        Self::problem(check, format!("{place}: {error:#}{remedy}"))
+        Self::problem(check, format!("{place}: {}{remedy}", told(error)))
     }
 }
 
