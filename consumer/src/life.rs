@@ -329,19 +329,19 @@ impl<'w, 'p, 's> Life<'w, 'p, 's> {
             Ok(Err(failure)) => failure,
             // The connection is in the middle of something: the life ends with it.
             Err(_) => {
-                shared.metrics.failures.with_label_values(&["timed_out"]).inc();
+                shared.metrics.failures.with_label_values(&[Failure::TIMED_OUT]).inc();
                 return Err(End::TimedOut);
             }
         };
-        let (reason, next) = match &failure {
-            Failure::Race(_) => ("race", "the batch is run again"),
-            Failure::FenceLost => ("fence_lost", "a new life begins"),
-            Failure::CommitUnknown(_) => ("commit_unknown", "a new life begins, and its claim shows how it ended"),
-            Failure::Unavailable(_) => ("unavailable", "waiting for Postgres"),
-            Failure::BadData(_) => ("bad_data", "the event is searched for"),
-            Failure::Damage(_) => ("damage", "the consumer stops"),
+        let next = match &failure {
+            Failure::Race(_) => "the batch is run again",
+            Failure::FenceLost => "a new life begins",
+            Failure::CommitUnknown(_) => "a new life begins, and its claim shows how it ended",
+            Failure::Unavailable(_) => "waiting for Postgres",
+            Failure::BadData(_) => "the event is searched for",
+            Failure::Damage(_) => "the consumer stops",
         };
-        shared.metrics.failures.with_label_values(&[reason]).inc();
+        shared.metrics.failures.with_label_values(&[failure.name()]).inc();
         tracing::warn!(worker = self.worker.number, messages = batch.received.len(), reason = %failure, next, "batch rolled back");
         match failure {
             Failure::FenceLost => {

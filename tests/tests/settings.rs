@@ -60,7 +60,9 @@ fn a_flag_wins_over_the_environment_over_the_file_over_the_default() -> Result<(
         format!("brokers = '{}'\ntopic = '{}'\ndatabase-url = '{}'\n", flow.bootstrap(), flow.topic, flow.ledger.url);
     let without = files.write("without.toml", &needed)?;
     let with = files.write("postonce.toml", &format!("{needed}[consume]\ngroup = '{of_file}'\nworkers = 1"))?;
-    let cases: [(&[&str], &[(&str, &str)], &str); 4] = [
+    // Arguments, environment, and whose group it is then.
+    type Case<'a> = (&'a [&'a str], &'a [(&'a str, &'a str)], &'a str);
+    let cases: [Case<'_>; 4] = [
         (&["--config", &without, "consume"], &[], "postonce"),
         (&["consume"], &[("POSTONCE_CONFIG", &with)], &of_file),
         (&["--config", &with, "consume"], &[("POSTONCE_GROUP", "of-env")], "of-env"),
