@@ -121,6 +121,14 @@ pub struct OutputArgs {
     pub output: Output,
 }
 
+/// Ends the process as the parser does, unless a flag is absent or what it needs is there.
+/// The parser itself takes a setting of the file for a default, and so for absent.
+pub fn needs(absent: bool, there: bool, what: &str) {
+    if !absent && !there {
+        clap::Error::raw(clap::error::ErrorKind::MissingRequiredArgument, format!("{what}\n")).exit();
+    }
+}
+
 fn kinds(names: &[String], rules: &Rules) -> anyhow::Result<Kinds> {
     let known = rules.kind_names();
     match names {

@@ -14,7 +14,7 @@ use postonce_producer::{Config, Producer, send_all};
 
 use super::interrupt;
 use super::send::{Counts, connect, progress_bar, table, write_result};
-use crate::args::{ClientArgs, Output, OutputArgs, TopicArgs};
+use crate::args::{self, ClientArgs, Output, OutputArgs, TopicArgs};
 
 /// The ledger refuses events more than this ahead of Kafka's clock.
 const MAX_AHEAD: Duration = Duration::from_secs(24 * 3600);
@@ -110,9 +110,8 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
-    // Not by the parser: it takes a setting of the file for a default, and so for absent.
-    anyhow::ensure!(!args.send || args.brokers.is_some(), "--send needs --brokers (KAFKA_BROKERS)");
-    anyhow::ensure!(args.send || (args.rate.is_none() && !args.forever), "--rate and --forever need --send");
+    args::needs(!args.send, args.brokers.is_some(), "--send needs --brokers");
+    args::needs(args.rate.is_none() && !args.forever, args.send, "--rate and --forever need --send");
     if args.forever {
         let mut steady = Steady::new(fractions(&args))?;
         return send(&args, None, &mut steady, Steady::summary);

@@ -1,6 +1,6 @@
 //! `postonce verify`: are the books right?
 
-use crate::args::{ClientArgs, DatabaseArgs, Output, OutputArgs, RulesArgs, TopicArgs};
+use crate::args::{self, ClientArgs, DatabaseArgs, Output, OutputArgs, RulesArgs, TopicArgs};
 use crate::{reader, table};
 use anyhow::Context;
 use indicatif::{HumanCount, ProgressBar, ProgressStyle};
@@ -93,13 +93,12 @@ pub struct Args {
 }
 
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
+    args::needs(!args.deep && args.against.is_none(), args.brokers.is_some(), "--deep and --against need --brokers");
     // What a consumer has accepted is no question any more.
     let decoder = Decoder { rules: args.rules.read()?, kinds: Kinds::All, max_ahead: Duration::MAX };
     let checkpoint = args.against.as_deref().map(read_checkpoint).transpose()?;
     let kafka = kafka(&args)?;
     let wanted = args.deep || checkpoint.is_some();
-    // Not by the parser: it takes a setting of the file for a default, and so for absent.
-    anyhow::ensure!(!wanted || kafka.is_some(), "--deep and --against need --brokers (KAFKA_BROKERS)");
     let topic = |kafka| Topic { kafka, deep: args.deep, against: checkpoint.as_ref() };
     let request =
         Request { decoder: &decoder, since_last: args.since_last, topic: kafka.as_ref().filter(|_| wanted).map(topic) };

@@ -24,6 +24,9 @@ pub fn tests() -> Vec<Trial> {
 
 const LIMIT: Duration = Duration::from_secs(60);
 
+/// Arguments, variables, and the group that they come to.
+type Case<'c> = (&'c [&'c str], &'c [(&'c str, &'c str)], &'c str);
+
 struct Files(tempfile::TempDir);
 
 impl Files {
@@ -60,8 +63,6 @@ fn a_flag_wins_over_the_environment_over_the_file_over_the_default() -> Result<(
         format!("brokers = '{}'\ntopic = '{}'\ndatabase-url = '{}'\n", flow.bootstrap(), flow.topic, flow.ledger.url);
     let without = files.write("without.toml", &needed)?;
     let with = files.write("postonce.toml", &format!("{needed}[consume]\ngroup = '{of_file}'\nworkers = 1"))?;
-    // Arguments, environment, and whose group it is then.
-    type Case<'a> = (&'a [&'a str], &'a [(&'a str, &'a str)], &'a str);
     let cases: [Case<'_>; 4] = [
         (&["--config", &without, "consume"], &[], "postonce"),
         (&["consume"], &[("POSTONCE_CONFIG", &with)], &of_file),
