@@ -62,8 +62,9 @@ fn transitions(kind: Kind, state: State) -> Transitions {
 }
 
 impl Nursery {
-    pub(super) fn new() -> Self {
-        Self { world: World::new(), made: 0 }
+    /// With resources of these numbers; a number becomes an id of its own.
+    pub(super) fn from(first_resource: u64) -> Self {
+        Self { world: World::new(), made: first_resource }
     }
 
     /// A new resource that no other draws after it.

@@ -58,6 +58,9 @@ pub struct Workload {
     pub conflicts: f64,
     /// Only poison that a JSONL file can hold, see [`Poison::fits_line`].
     pub lines_only: bool,
+    /// Resources are numbered from here on, and no more of them are made than events:
+    /// workloads whose numbers do not overlap have no resource in common.
+    pub first_resource: u64,
     /// The time before the first event; the next ones follow on average 0.2 s
     /// apart.
     pub start: Timestamp,
@@ -74,6 +77,7 @@ impl Workload {
             poison: 0.0,
             conflicts: 0.0,
             lines_only: false,
+            first_resource: 0,
             start: Timestamp::constant(DEFAULT_START_SECONDS, 0),
         }
     }
@@ -233,8 +237,8 @@ impl Generator {
         Ok(Self {
             rng: ChaCha8Rng::seed_from_u64(workload.seed),
             now: workload.start,
+            nursery: Nursery::from(workload.first_resource),
             workload,
-            nursery: Nursery::new(),
             later: Queue::default(),
             good: 0,
             remembered: Vec::with_capacity(REMEMBERED),

@@ -43,7 +43,7 @@ impl Pace {
 
 /// One workload after the other, each with the next seed, of the time just before it begins.
 pub struct Steady {
-    like: Workload,
+    now: Workload,
     generator: Generator,
     before: Summary,
 }
@@ -54,8 +54,9 @@ impl Steady {
     /// # Errors
     /// [`BadWorkload`], if a fraction makes no sense.
     pub fn new(like: Workload) -> Result<Self, BadWorkload> {
-        let generator = Generator::new(just_now(&like))?;
-        Ok(Self { like, generator, before: Summary::default() })
+        let seed = like.seed.wrapping_sub(1);
+        let now = next_after(Workload { seed, ..like });
+        Ok(Self { generator: Generator::new(now.clone())?, now, before: Summary::default() })
     }
 
     /// The counts of the messages handed out so far.
@@ -74,19 +75,21 @@ impl Iterator for Steady {
             return Some(event);
         }
         self.before = self.summary();
-        self.like.seed = self.like.seed.wrapping_add(1);
-        // Cannot fail: the first one has not, and only time and seed are others.
-        self.generator = Generator::new(just_now(&self.like)).ok()?;
+        self.now = next_after(self.now.clone());
+        // Cannot fail: the first one has not, and only time and numbers are others.
+        self.generator = Generator::new(self.now.clone()).ok()?;
         self.generator.next()
     }
 }
 
-/// It must end before now, and the same chance must not name the same resources again: another
-/// seed does.
-fn just_now(like: &Workload) -> Workload {
+/// The next workload. It must end before now, and by the time it has resources of its own,
+/// also where somebody has begun with the same seed before.
+fn next_after(before: Workload) -> Workload {
     let longest = SignedDuration::from_micros(MAX_STEP_MICROS) * i32::try_from(EVENTS).unwrap_or(i32::MAX);
-    let start = Timestamp::now().checked_sub(longest).unwrap_or(like.start);
-    Workload { events: EVENTS, start, ..like.clone() }
+    let start = Timestamp::now().checked_sub(longest).unwrap_or(before.start);
+    let by_time = u64::try_from(start.as_microsecond()).unwrap_or(0);
+    let first_resource = by_time.max(before.first_resource.saturating_add(EVENTS));
+    Workload { events: EVENTS, seed: before.seed.wrapping_add(1), start, first_resource, ..before }
 }
 
 #[cfg(test)]
