@@ -136,6 +136,8 @@ pub fn observe(kafka: &Kafka, observed: &Observed, unposted: &Unposted, stop: &A
 fn client(kafka: &Kafka, isolation: &str) -> KafkaResult<BaseConsumer<Quiet>> {
     let mut config = kafka.client_config();
     config.set("isolation.level", isolation);
+    // The user's is for the workers: nobody takes these reports, and they would pile up.
+    config.set("statistics.interval.ms", "0");
     BaseConsumer::from_config_and_context(&config, Quiet)
 }
 

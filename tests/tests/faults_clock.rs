@@ -82,7 +82,8 @@ fn the_clock_of_the_consumer_is_stepped() -> Result<()> {
     let flow = Flow::new(&kafka, Ledger::fresh("stepped")?, "stepped", 2)?;
     flow.ledger.slow_down(0.05)?;
     flow.send_load(10_000, 8)?;
-    let mut consumer = consume_by(&clock, &flow, &["--batch", "200"])?;
+    // A line for each statement: one of them falls into each of the years.
+    let mut consumer = consume_by(&clock, &flow, &["--batch", "200", "--log", "debug"])?;
     for (step, offset) in (1..).zip(FAR) {
         flow.wait_offsets(step * 1_500, LIMIT)?;
         clock.set(offset)?;
